@@ -1,0 +1,1 @@
+"""Generated from proto/tierd/v1 by `make proto`."""

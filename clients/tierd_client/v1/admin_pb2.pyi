@@ -1,0 +1,328 @@
+from tierd_client.v1 import blocks_pb2 as _blocks_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class BlockSort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BLOCK_SORT_UNSPECIFIED: _ClassVar[BlockSort]
+    BLOCK_SORT_RANK: _ClassVar[BlockSort]
+BLOCK_SORT_UNSPECIFIED: BlockSort
+BLOCK_SORT_RANK: BlockSort
+
+class OccupancyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TierOccupancy(_message.Message):
+    __slots__ = ("tier", "capacity_bytes", "free_bytes", "used_bytes", "reserved_bytes", "quarantined_bytes", "blocks", "evictable_blocks", "leased_blocks", "requested_bytes", "serving", "state", "characteristic_age_steps", "hits_total", "stored_total", "evicted_total", "demoted_total", "promoted_total", "failed_moves_total")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    EVICTABLE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CHARACTERISTIC_AGE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    HITS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    STORED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DEMOTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PROMOTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_MOVES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    tier: _blocks_pb2.Tier
+    capacity_bytes: int
+    free_bytes: int
+    used_bytes: int
+    reserved_bytes: int
+    quarantined_bytes: int
+    blocks: int
+    evictable_blocks: int
+    leased_blocks: int
+    requested_bytes: int
+    serving: bool
+    state: str
+    characteristic_age_steps: float
+    hits_total: int
+    stored_total: int
+    evicted_total: int
+    demoted_total: int
+    promoted_total: int
+    failed_moves_total: int
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ...) -> None: ...
+
+class OccupancyResponse(_message.Message):
+    __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch")
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    IDENTITIES_FIELD_NUMBER: _ClassVar[int]
+    GHOSTS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    MISSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MOVES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    POLICY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    tiers: _containers.RepeatedCompositeFieldContainer[TierOccupancy]
+    identities: int
+    ghosts: int
+    sessions: int
+    sequences: int
+    leases: int
+    step: int
+    boot_id: bytes
+    instance_id: bytes
+    uptime_s: float
+    misses_total: int
+    moves_in_flight: int
+    policy: str
+    policy_epoch: int
+    def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ...) -> None: ...
+
+class BlockFilter(_message.Message):
+    __slots__ = ("namespace", "tier", "identity_prefix", "in_use")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    namespace: int
+    tier: _blocks_pb2.Tier
+    identity_prefix: bytes
+    in_use: bool
+    def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: _Optional[bool] = ...) -> None: ...
+
+class ListBlocksRequest(_message.Message):
+    __slots__ = ("filter", "page_size", "page_token", "sort")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SORT_FIELD_NUMBER: _ClassVar[int]
+    filter: BlockFilter
+    page_size: int
+    page_token: bytes
+    sort: BlockSort
+    def __init__(self, filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[bytes] = ..., sort: _Optional[_Union[BlockSort, str]] = ...) -> None: ...
+
+class ListBlocksResponse(_message.Message):
+    __slots__ = ("blocks", "next_page_token")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockRecord]
+    next_page_token: bytes
+    def __init__(self, blocks: _Optional[_Iterable[_Union[BlockRecord, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
+
+class Copy(_message.Message):
+    __slots__ = ("tier", "state", "address", "generation", "leases", "rank")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    tier: _blocks_pb2.Tier
+    state: str
+    address: int
+    generation: int
+    leases: int
+    rank: float
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., state: _Optional[str] = ..., address: _Optional[int] = ..., generation: _Optional[int] = ..., leases: _Optional[int] = ..., rank: _Optional[float] = ...) -> None: ...
+
+class BlockRecord(_message.Message):
+    __slots__ = ("identity", "namespace", "namespace_name", "group", "position", "parent", "block_bytes", "checksum", "copies", "touches", "last_step", "last_wall_s", "ema", "crf", "sequences", "ghost")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    TOUCHES_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    LAST_WALL_S_FIELD_NUMBER: _ClassVar[int]
+    EMA_FIELD_NUMBER: _ClassVar[int]
+    CRF_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    GHOST_FIELD_NUMBER: _ClassVar[int]
+    identity: bytes
+    namespace: int
+    namespace_name: str
+    group: int
+    position: int
+    parent: bytes
+    block_bytes: int
+    checksum: int
+    copies: _containers.RepeatedCompositeFieldContainer[Copy]
+    touches: int
+    last_step: int
+    last_wall_s: float
+    ema: float
+    crf: float
+    sequences: int
+    ghost: bool
+    def __init__(self, identity: _Optional[bytes] = ..., namespace: _Optional[int] = ..., namespace_name: _Optional[str] = ..., group: _Optional[int] = ..., position: _Optional[int] = ..., parent: _Optional[bytes] = ..., block_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., touches: _Optional[int] = ..., last_step: _Optional[int] = ..., last_wall_s: _Optional[float] = ..., ema: _Optional[float] = ..., crf: _Optional[float] = ..., sequences: _Optional[int] = ..., ghost: _Optional[bool] = ...) -> None: ...
+
+class DescribeBlockRequest(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: bytes
+    def __init__(self, ids: _Optional[bytes] = ...) -> None: ...
+
+class DescribeBlockResponse(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockRecord]
+    def __init__(self, blocks: _Optional[_Iterable[_Union[BlockRecord, _Mapping]]] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("ids", "tier")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    ids: bytes
+    tier: _blocks_pb2.Tier
+    def __init__(self, ids: _Optional[bytes] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ...) -> None: ...
+
+class Term(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("identity", "rule", "terms", "rank", "protected_by", "destination")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PROTECTED_BY_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    identity: bytes
+    rule: str
+    terms: _containers.RepeatedCompositeFieldContainer[Term]
+    rank: float
+    protected_by: str
+    destination: str
+    def __init__(self, identity: _Optional[bytes] = ..., rule: _Optional[str] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ..., rank: _Optional[float] = ..., protected_by: _Optional[str] = ..., destination: _Optional[str] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("blocks", "policy", "step")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[Explanation]
+    policy: str
+    step: int
+    def __init__(self, blocks: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., policy: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("tier", "bytes", "limit")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    tier: _blocks_pb2.Tier
+    bytes: int
+    limit: int
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., bytes: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class PlanResponse(_message.Message):
+    __slots__ = ("victims", "enough", "free_bytes", "victim_bytes", "victim_blocks")
+    VICTIMS_FIELD_NUMBER: _ClassVar[int]
+    ENOUGH_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VICTIM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VICTIM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    victims: _containers.RepeatedCompositeFieldContainer[Explanation]
+    enough: bool
+    free_bytes: int
+    victim_bytes: int
+    victim_blocks: int
+    def __init__(self, victims: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., enough: _Optional[bool] = ..., free_bytes: _Optional[int] = ..., victim_bytes: _Optional[int] = ..., victim_blocks: _Optional[int] = ...) -> None: ...
+
+class GetConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetConfigResponse(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class SetPolicyRequest(_message.Message):
+    __slots__ = ("policy",)
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    def __init__(self, policy: _Optional[str] = ...) -> None: ...
+
+class SetPolicyResponse(_message.Message):
+    __slots__ = ("policy", "policy_epoch")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    POLICY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    policy_epoch: int
+    def __init__(self, policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ...) -> None: ...
+
+class ClearRequest(_message.Message):
+    __slots__ = ("filter", "dry_run", "ghosts")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    GHOSTS_FIELD_NUMBER: _ClassVar[int]
+    filter: BlockFilter
+    dry_run: bool
+    ghosts: bool
+    def __init__(self, filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ..., ghosts: _Optional[bool] = ...) -> None: ...
+
+class ClearResponse(_message.Message):
+    __slots__ = ("hbm_blocks", "host_blocks", "spill_blocks", "ghosts", "in_use_blocks")
+    HBM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SPILL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    GHOSTS_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    hbm_blocks: int
+    host_blocks: int
+    spill_blocks: int
+    ghosts: int
+    in_use_blocks: int
+    def __init__(self, hbm_blocks: _Optional[int] = ..., host_blocks: _Optional[int] = ..., spill_blocks: _Optional[int] = ..., ghosts: _Optional[int] = ..., in_use_blocks: _Optional[int] = ...) -> None: ...
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("ids", "filter", "repair", "timeout_ms")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    ids: bytes
+    filter: BlockFilter
+    repair: bool
+    timeout_ms: int
+    def __init__(self, ids: _Optional[bytes] = ..., filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., repair: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("verified_blocks", "verified_bytes", "damaged", "skipped_blocks")
+    VERIFIED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    verified_blocks: int
+    verified_bytes: int
+    damaged: _containers.RepeatedScalarFieldContainer[bytes]
+    skipped_blocks: int
+    def __init__(self, verified_blocks: _Optional[int] = ..., verified_bytes: _Optional[int] = ..., damaged: _Optional[_Iterable[bytes]] = ..., skipped_blocks: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,528 @@
+"""Commands, replies and effects of the engine: the whole vocabulary between the core and its shell.
+
+A command takes many ids. Ids are packed arrays of shape (n, 32), uint8. Arrays of a reply are parallel
+to the ids of its command. Numbers of the outcome enums are those of the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd_client.format import U8Array, U64Array
+
+OutcomeArray = NDArray[np.int8]
+
+
+class Tier(IntEnum):
+    HBM = 1
+    HOST = 2
+    SPILL = 3
+
+
+class Presence(IntEnum):
+    READY = 1
+    BELOW = 2
+    MISS = 3
+
+
+class Reserved(IntEnum):
+    GRANTED = 1
+    EXISTS = 2
+    BUSY = 3
+    FULL = 4
+    PENDING = 5
+    DUPLICATE = 6
+
+
+class Committed(IntEnum):
+    COMMITTED = 1
+    STALE = 2
+
+
+class Aborted(IntEnum):
+    ABORTED = 1
+    STALE = 2
+
+
+class Acquired(IntEnum):
+    LEASED = 1
+    MISS = 2
+    PENDING = 3
+    LOST = 4
+    FULL = 5
+
+
+class Evicted(IntEnum):
+    MOVED = 1
+    DROPPED = 2
+    MISS = 3
+    IN_USE = 4
+    FAILED = 5
+    PENDING = 6
+
+
+class Readmitted(IntEnum):
+    READY = 1
+    MISS = 2
+    PENDING = 3
+    FULL = 4
+    LOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Identities of one command and their place in a chain."""
+
+    namespace: int
+    group: int
+    ids: U8Array
+    chain: bool = False
+    position: int = 0
+    parent: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, indices: NDArray[np.int64]) -> Ids:
+        """Some of them, as free-standing ids (their links were set by the first command)."""
+        return Ids(self.namespace, self.group, np.ascontiguousarray(self.ids[indices]))
+
+
+# --- commands -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    session: int
+    token: bytes = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class BindProcess:
+    """The session's process, as the kernel names it (attach socket). start_time from /proc/PID/stat."""
+
+    session: int
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """The session is over. `settled`: its process is dead or vouched for it, so its slots are free; else
+    its leases keep their pins and its reservations turn to quarantine until it is settled."""
+
+    session: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSequence:
+    session: int
+    name: str
+    blocks: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSequence:
+    session: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    blocks: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """`retry`: the rest of an earlier call that was PENDING; no new tick, no second access."""
+
+    session: int
+    blocks: Ids
+    block_bytes: int
+    tier: Tier = Tier.HOST
+    sequence: str = ""
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    session: int
+    ids: U8Array
+    generations: U64Array
+    checksums: U64Array
+    tier: Tier = Tier.HOST
+    sequence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    session: int
+    ids: U8Array
+    generations: U64Array
+    tier: Tier = Tier.HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """`lease`: a lease of an earlier call to add the ids to (its PENDING rest); no new tick then."""
+
+    session: int
+    blocks: Ids
+    sequence: str = ""
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    session: int
+    leases: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    session: int
+    sequence: str
+    attention: NDArray[np.float32] | None
+    steps: int = 1
+    policy_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    blocks: Ids
+    to: Tier | None
+    allow_drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Readmit:
+    blocks: Ids
+    to: Tier = Tier.HOST
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFilter:
+    namespace: int = 0
+    tier: Tier | None = None
+    identity_prefix: bytes = b""
+    in_use: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    where: BlockFilter
+    dry_run: bool = False
+    ghosts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropDamaged:
+    """Copies whose bytes were found not to match: they are a miss from now on."""
+
+    tier: Tier
+    ids: U8Array
+    generations: U64Array
+
+
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    spec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ListBlocks:
+    where: BlockFilter
+    limit: int
+    after: bytes = b""
+    by_rank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    ids: U8Array
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    ids: U8Array
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    tier: Tier
+    bytes: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """`lost`: the source is gone or damaged (its copy is dropped); else the source stays as it was."""
+
+    op: int
+    ok: bool
+    lost: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Moves that the shell has carried out."""
+
+    results: tuple[MoveResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpillState:
+    """`up`: can be used. `forgotten`: the server no longer holds what was stored (flushed, swapped, new)."""
+
+    up: bool
+    forgotten: bool = False
+
+
+Command = (
+    OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | Reserve | Commit | Abort
+    | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy | ListBlocks
+    | Describe | Explain | Plan | Finish | SpillState
+)
+
+# --- effects ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Statistics of an identity, as they travel with it."""
+
+    touches: int = 0
+    last: int = 0
+    wall: float = 0.0
+    ema: float = 0.0
+    crf: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Copy one block from `source` to `target`; answer with a MoveResult. Address 0 in the spill tier.
+
+    The source does not change and its slot is not re-used before the answer; nobody reads the target.
+    """
+
+    op: int
+    identity: bytes
+    namespace: int
+    group: int
+    position: int
+    parent: bytes | None
+    size: int
+    checksum: int
+    source: Tier
+    source_address: int
+    target: Tier
+    target_address: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Unlink:
+    """Stored values that are no longer wanted. No answer; a failure leaves garbage, never a wrong hit."""
+
+    namespace: int
+    identities: tuple[bytes, ...]
+
+
+Effect = Move | Unlink
+
+# --- replies ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Done:
+    """Nothing to say. `count`: blocks concerned."""
+
+    count: int = 0
+
+
+@dataclass(slots=True)
+class SequenceOpened:
+    step: int
+    tiers: U8Array
+    hit_blocks: int
+
+
+@dataclass(slots=True)
+class LookedUp:
+    """`tiers`: bit per tier with a READY copy: 1 hbm, 2 host, 4 spill. `below_bytes`: bytes of the hit that
+    must come up first."""
+
+    presence: OutcomeArray
+    tiers: U8Array
+    hit_blocks: int
+    below_bytes: int
+
+
+@dataclass(slots=True)
+class ReserveReply:
+    """`waiting`: moves to wait for before the PENDING ids are asked for again."""
+
+    outcomes: OutcomeArray
+    addresses: U64Array
+    generations: U64Array
+    waiting: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Of Commit, Abort, Evict, Readmit."""
+
+    outcomes: OutcomeArray
+    waiting: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class AcquireReply:
+    outcomes: OutcomeArray
+    addresses: U64Array
+    generations: U64Array
+    checksums: U64Array
+    tiers: U8Array
+    lease: int
+    waiting: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Observed:
+    step: int
+    updated: int
+
+
+@dataclass(slots=True)
+class Cleared:
+    copies: dict[Tier, int]
+    ghosts: int
+    in_use: int
+
+
+@dataclass(slots=True)
+class PolicySet:
+    spec: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class TierOccupancy:
+    tier: Tier
+    capacity_bytes: int
+    free_bytes: int
+    used_bytes: int
+    reserved_bytes: int
+    quarantined_bytes: int
+    blocks: int
+    evictable_blocks: int
+    leased_blocks: int
+    characteristic_age_steps: float
+    hits_total: int
+    stored_total: int
+    evicted_total: int
+    demoted_total: int
+    promoted_total: int
+    failed_moves_total: int
+
+
+@dataclass(slots=True)
+class OccupancyReply:
+    tiers: list[TierOccupancy]
+    identities: int
+    ghosts: int
+    sessions: int
+    sequences: int
+    leases: int
+    step: int
+    misses_total: int
+    moves_in_flight: int
+    policy: str
+    policy_epoch: int
+
+
+@dataclass(slots=True)
+class CopyView:
+    tier: Tier
+    ready: bool
+    address: int
+    generation: int
+    leases: int
+    rank: float
+
+
+@dataclass(slots=True)
+class BlockView:
+    """The record of one identity, for people. `ghost`: no copy is left."""
+
+    identity: bytes
+    namespace: int
+    group: int
+    position: int
+    parent: bytes | None
+    size: int
+    checksum: int
+    record: Record
+    copies: list[CopyView] = field(default_factory=list)
+    sequences: int = 0
+    ghost: bool = False
+
+
+@dataclass(slots=True)
+class BlockPage:
+    """`next`: what to pass as `after`; empty on the last page. None in `blocks`: nothing is known."""
+
+    blocks: list[BlockView | None]
+    next: bytes = b""
+
+
+@dataclass(slots=True)
+class Explanation:
+    identity: bytes
+    rule: str
+    terms: dict[str, float]
+    rank: float
+    protected_by: str
+    destination: str
+
+
+@dataclass(slots=True)
+class Explained:
+    blocks: list[Explanation]
+    policy: str
+    step: int
+
+
+@dataclass(slots=True)
+class Planned:
+    victims: list[Explanation]
+    enough: bool
+    free_bytes: int
+    victim_bytes: int
+    victim_blocks: int
+
+
+Reply = (
+    Done | SequenceOpened | LookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared | PolicySet
+    | OccupancyReply | BlockPage | Explained | Planned
+)
+
+
+@dataclass(slots=True)
+class Step:
+    """What one command led to."""
+
+    reply: Reply
+    effects: list[Effect] = field(default_factory=list)

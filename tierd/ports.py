@@ -1,0 +1,84 @@
+"""What the core needs of the world, and the duties of who calls and who implements.
+
+Calls block; the mover makes them on its own threads. Nothing here is called by the engine itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tierd.core.messages import Record, Tier
+from tierd_client.format import U8Array
+
+
+class ArenaStore(Protocol):
+    """A tier whose blocks have addresses (segment in the upper 16 bits, byte offset in the lower 48).
+
+    Caller: passes only ranges that the engine handed out and keeps them in use until the call returns.
+    Implementer: `read` and `write` move exactly len(out) bytes, have finished when they return, release
+    the GIL on large blocks, may be called from several threads at once, and never keep a reference.
+    """
+
+    tier: Tier
+
+    @property
+    def mappable(self) -> bool:
+        """Whether other processes can map its segments, i.e. whether `view` works."""
+
+    def view(self, address: int, size: int) -> U8Array:
+        """The bytes themselves, writable. Only where `mappable`."""
+
+    def read(self, address: int, out: U8Array) -> None:
+        """Copies a block out into CPU memory."""
+
+    def write(self, address: int, data: U8Array) -> None:
+        """Copies a block in from CPU memory."""
+
+    def close(self) -> None:
+        """Unmaps; idempotent. The bytes stay where the medium survives the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """What the spill tier keeps beside a payload (docs/format.md, envelope)."""
+
+    fingerprint: bytes
+    identity: bytes
+    group: int
+    position: int
+    parent: bytes | None
+    size: int
+    checksum: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class SpillHealth:
+    """`same`: the server still holds what this instance stored (its marker was found)."""
+
+    same: bool
+    detail: str = ""
+
+
+class SpillStore(Protocol):
+    """A store of whole blocks by identity.
+
+    Caller: gives a deadline in seconds from now with every call, and treats any SpillError as "not done".
+    Implementer: raises only SpillDown, SpillFull, BlockVanished, BlockDamaged; never blocks past the
+    deadline by more than 100 ms; a `put` that returned is readable by `get`, one that raised may or may
+    not be; a `get` fills `out` completely or raises, and verifies the envelope (not the payload's
+    checksum: the caller does). Thread-safe. Values are never executable.
+    """
+
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None: ...
+
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock: ...
+
+    def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None: ...
+
+    def probe(self, deadline_s: float) -> SpillHealth:
+        """Reaches the server and looks for the marker of this instance, writing it if there is none."""
+
+    def close(self) -> None: ...
