@@ -155,7 +155,7 @@ class Table:
     ) -> Table:
         """Writes the header of a new table into `buffer` (zeroed, writable; None: private memory)."""
         if buffer is None:
-            buffer = memoryview(np.zeros(table_bytes(columns), np.uint8)).cast("B")
+            buffer = np.zeros(table_bytes(columns), np.uint8).data
         view = memoryview(buffer).cast("B")
         text = json.dumps([[c.name, c.dtype, list(c.shape)] for c in columns]).encode()
         if _JSON_OFFSET + len(text) > HEADER_BYTES:
