@@ -184,7 +184,8 @@ class Layout:
 
     @classmethod
     def opaque(
-        cls, *, block_bytes: int, block_tokens: int = 1, model: str = "", name: str = "", **fields: Unpack[IdentityFields],
+        cls, *, block_bytes: int, block_tokens: int = 1, model: str = "", name: str = "",
+        **fields: Unpack[IdentityFields],
     ) -> Layout:
         """Blocks of `block_bytes` bytes whose inside is nobody's business. Takes the identity fields."""
         _check_int("block_bytes", block_bytes, 1, BLOCK_BYTES_MAX)
@@ -193,7 +194,8 @@ class Layout:
 
     @classmethod
     def of_groups(
-        cls, groups: Sequence[Group], *, model: str = "", dtype: str = "uint8", name: str = "", **fields: Unpack[IdentityFields],
+        cls, groups: Sequence[Group], *, model: str = "", dtype: str = "uint8", name: str = "",
+        **fields: Unpack[IdentityFields],
     ) -> Layout:
         """A layout of any groups, in the order of their numbers. Takes the identity fields."""
         layout = cls.__new__(cls)
@@ -429,7 +431,8 @@ def _decode_groups(fields: _Fields) -> list[Group]:
 
 
 def _decode_group(fields: _Fields) -> Group:
-    name, block_tokens, rule = fields.read_text("name"), fields.read_int("block_tokens"), fields.read_text("rule")
+    name, block_tokens = fields.read_text("name"), fields.read_int("block_tokens")
+    rule = fields.read_text("rule")
     window_tokens, replicated = fields.read_int("window_tokens"), fields.read_int("replicated")
     if replicated not in (0, 1):
         _reject(f"{fields.where}replicated", f"{replicated} is neither 0 nor 1")
