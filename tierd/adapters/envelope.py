@@ -1,0 +1,99 @@
+"""The header before each payload in the spill tier, and the names of its keys (docs/format.md, section 6).
+
+The header is fixed-size, checksummed binary: what another process wrote is parsed, never executed, and
+whatever does not parse is BlockDamaged with the field that is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import xxhash
+
+from tierd.core.errors import BlockDamaged
+from tierd.core.messages import Record
+from tierd.ports import StoredBlock
+from tierd_client.format import IDENTITY_BYTES
+
+MAGIC = b"TIERDBLK"
+VERSION = 1
+HEADER_BYTES = 256
+CODEC_NONE = 0
+CIPHER_NONE = 0
+
+_FIELDS = struct.Struct("<8sHHHH32s32s32sIIQQQqdddd64x")
+_CHECKSUM = struct.Struct("<Q")
+_NO_PARENT = bytes(IDENTITY_BYTES)
+# Columns of the catalog that the fields end up in are narrower than the envelope's.
+_GROUP_MAX = 0xFFFF
+_TOUCHES_MAX = 0xFFFFFFFF
+
+
+def block_key(prefix: bytes, fingerprint: bytes, identity: bytes) -> bytes:
+    """Key of a block; the braces keep it and its siblings in one hash slot of a cluster."""
+    return b"{%b:%b:%b}" % (prefix, fingerprint.hex().encode(), identity.hex().encode())
+
+
+def marker_key(prefix: bytes, instance: bytes) -> bytes:
+    """Key whose value tells that a server still holds what this instance stored."""
+    return b"{%b:marker}:%b" % (prefix, instance.hex().encode())
+
+
+def encode_header(block: StoredBlock, written_wall_s: float) -> bytes:
+    """The 256 bytes that go before the payload of `block`. written_wall_s: seconds since 1970."""
+    record = block.record
+    body = _FIELDS.pack(
+        MAGIC, VERSION, HEADER_BYTES, CODEC_NONE, CIPHER_NONE, block.fingerprint, block.identity,
+        block.parent or _NO_PARENT, block.group, block.position, block.size, block.checksum, record.touches,
+        record.last, record.ema, record.crf, record.wall, written_wall_s,
+    )
+    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def decode_header(header: bytes, fingerprint: bytes, identity: bytes, payload_bytes: int) -> StoredBlock:
+    """What the header says, once it is known to be of the block that was asked for.
+
+    `payload_bytes`: bytes of the stored value behind the header. Raises BlockDamaged naming the field.
+    """
+    _check_frame(header)
+    fields = _FIELDS.unpack_from(header)
+    _expect("codec", fields[3], CODEC_NONE)
+    _expect("cipher", fields[4], CIPHER_NONE)
+    _expect("fingerprint", fields[5].hex(), fingerprint.hex())
+    _expect("identity", fields[6].hex(), identity.hex())
+    _expect("payload bytes", fields[10], payload_bytes)
+    record = Record(touches=fields[12], last=fields[13], ema=fields[14], crf=fields[15], wall=fields[16])
+    _check_numbers(fields[8], record)
+    parent = None if fields[7] == _NO_PARENT else fields[7]
+    return StoredBlock(
+        fingerprint=fields[5], identity=fields[6], group=fields[8], position=fields[9], parent=parent,
+        size=fields[10], checksum=fields[11], record=record,
+    )
+
+
+def _check_frame(header: bytes) -> None:
+    """Magic, version and checksum, in the order in which they give each other meaning."""
+    if len(header) != HEADER_BYTES:
+        raise BlockDamaged(f"header: {len(header)} bytes, not {HEADER_BYTES}")
+    magic, version, header_bytes = struct.unpack_from("<8sHH", header)
+    _expect("magic", magic, MAGIC)
+    _expect("version", version, VERSION)
+    _expect("header bytes", header_bytes, HEADER_BYTES)
+    found = _CHECKSUM.unpack_from(header, _FIELDS.size)[0]
+    _expect("header checksum", f"{found:016x}", f"{xxhash.xxh3_64_intdigest(header[: _FIELDS.size]):016x}")
+
+
+def _check_numbers(group: int, record: Record) -> None:
+    if group > _GROUP_MAX:
+        raise BlockDamaged(f"group: {group} is above {_GROUP_MAX}")
+    if record.touches > _TOUCHES_MAX:
+        raise BlockDamaged(f"touches: {record.touches} is above {_TOUCHES_MAX}")
+    for name, value in (("ema", record.ema), ("crf", record.crf), ("wall time", record.wall)):
+        if not math.isfinite(value):
+            raise BlockDamaged(f"{name}: {value} is not a finite number")
+
+
+def _expect(field: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise BlockDamaged(f"{field}: found {found!r}, expected {wanted!r}")
