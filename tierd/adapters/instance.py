@@ -1,0 +1,76 @@
+"""The state directory: the instance id that lives in it, under a lock that one daemon holds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+from tierd.core.errors import Unavailable
+
+INSTANCE_BYTES = 16
+
+
+class StateDirBusy(Unavailable):
+    """Another daemon runs on the state directory."""
+
+
+class StateDirectory:
+    """A directory that belongs to one daemon at a time.
+
+    Its file `instance` holds the instance id and the pid of the last owner as text; the lock on it (flock)
+    is the ownership, so it ends with the process, however that dies.
+    """
+
+    def __init__(self, path: Path, lock_fd: int, instance: bytes) -> None:
+        self.path = path
+        self.instance = instance
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def claim(cls, path: Path) -> StateDirectory:
+        """Takes the directory, making it (mode 0700) if need be. Raises StateDirBusy, OSError."""
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path / "instance", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _lock(fd, path)
+            instance = _read_instance(fd) or secrets.token_bytes(INSTANCE_BYTES)
+            _write_instance(fd, instance)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(path, fd, instance)
+
+    def release(self) -> None:
+        """Gives the directory up; idempotent. The id stays for the next daemon."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(fd, 256, 0).decode(errors="replace").split()[1:2]
+        who = f" (pid {owner[0]})" if owner else ""
+        raise StateDirBusy(
+            f"state directory {path} is in use by another tierd{who}; give this one its own --state-dir"
+        ) from None
+
+
+def _read_instance(fd: int) -> bytes | None:
+    """The id of an earlier daemon; None when the file is new or was torn by a crash."""
+    words = os.pread(fd, 256, 0).split()
+    try:
+        instance = bytes.fromhex(words[0].decode())
+    except (IndexError, ValueError):
+        return None
+    return instance if len(instance) == INSTANCE_BYTES else None
+
+
+def _write_instance(fd: int, instance: bytes) -> None:
+    line = f"{instance.hex()} {os.getpid()}\n".encode()
+    os.pwrite(fd, line, 0)
+    os.ftruncate(fd, len(line))
