@@ -1,0 +1,157 @@
+"""The single owner of the engine: every command passes here, on the event loop's thread, one at a time.
+
+A command is a synchronous call, so two handlers can never see each other half done and nothing needs a
+lock. What a command leads to (moves of bytes) goes to the mover at once; what it must wait for is a set of
+moves in flight, which `wait` awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import structlog
+
+from tierd.core import messages as m
+from tierd.core.errors import TierdError
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R", bound=m.Reply)
+
+_WAKES_WAITERS = (m.Abort, m.Clear, m.Commit, m.DropDamaged, m.EndSession, m.Finish, m.SpillState)
+"""Commands after which an identity that was PENDING without a move may have another outcome."""
+
+COALESCE_S = 0.002
+"""After one awaited move has ended, so long is waited for others: one repeated command for many of them."""
+
+
+class EngineLike(Protocol):
+    """What the writer needs of the engine."""
+
+    def step(self, command: m.Command, now_wall_s: float) -> m.Step: ...
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A move under way; `ended` exists once somebody waits for it."""
+
+    move: m.Move
+    ended: asyncio.Future[None] | None = None
+    result: m.MoveResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A move that was waited for, and how it ended."""
+
+    move: m.Move
+    result: m.MoveResult
+
+
+class Writer:
+    """Runs commands against the engine. Belongs to the thread that made it; any other is refused."""
+
+    def __init__(self, engine: EngineLike, clock: Callable[[], float]) -> None:
+        """`clock`: seconds since 1970."""
+        self._engine = engine
+        self._clock = clock
+        self._thread = threading.get_ident()
+        self._carry_out: Callable[[Sequence[m.Effect]], None] | None = None
+        self._flights: dict[int, _Flight] = {}
+        self._change: asyncio.Future[None] | None = None
+
+    def carry_out_with(self, submit: Callable[[Sequence[m.Effect]], None]) -> None:
+        """Effects go to `submit` from now on; it answers each move by `finish`, not from inside the call."""
+        self._carry_out = submit
+
+    @property
+    def moves_in_flight(self) -> int:
+        return len(self._flights)
+
+    def step(self, command: m.Command) -> m.Reply:
+        """Runs one command. Raises what the engine raises; what is no TierdError was logged as a fault."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(f"{type(command).__name__} from another thread than the writer's")
+        try:
+            done = self._engine.step(command, self._clock())
+        except TierdError:
+            raise
+        except Exception:
+            log.exception("engine_fault", command=type(command).__name__)
+            raise
+        self._hand_out(done.effects)
+        if isinstance(command, _WAKES_WAITERS):
+            self._wake()
+        return done.reply
+
+    def ask(self, command: m.Command, kind: type[R]) -> R:
+        """`step`, with the type of reply that the command has."""
+        reply = self.step(command)
+        if not isinstance(reply, kind):
+            raise TypeError(f"{type(command).__name__} was answered by {type(reply).__name__}")
+        return reply
+
+    def finish(self, results: Sequence[m.MoveResult]) -> None:
+        """Tells the engine how moves ended and wakes who waits for them. Never raises."""
+        try:
+            self.step(m.Finish(tuple(results)))
+        except Exception:  # whatever it is, the waiters below must be woken
+            log.exception("finish_failed", moves=len(results))
+        for result in results:
+            flight = self._flights.pop(result.op, None)
+            if flight is not None and flight.ended is not None:
+                flight.result = result
+                flight.ended.set_result(None)
+
+    async def wait(self, ops: Sequence[int], deadline: float) -> tuple[Ended, ...]:
+        """Waits until one of the moves has ended, or, for no ops, until something changed that may help.
+
+        `deadline` in the loop's time. Returns the moves of `ops` that ended meanwhile; more than the first
+        when others end within COALESCE_S. Ops not in flight ended long ago: then it returns at once.
+        """
+        timeout = deadline - asyncio.get_running_loop().time()
+        if timeout <= 0:
+            return ()
+        if not ops:
+            await asyncio.wait([self._next_change()], timeout=timeout)
+            return ()
+        flights = [self._flights[op] for op in ops if op in self._flights]
+        if len(flights) < len(ops):
+            return ()
+        futures = [self._ended(flight) for flight in flights]
+        done, rest = await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if done and rest:
+            await asyncio.wait(rest, timeout=min(COALESCE_S, timeout))
+        return tuple(Ended(flight.move, flight.result) for flight in flights if flight.result is not None)
+
+    def _hand_out(self, effects: Sequence[m.Effect]) -> None:
+        if not effects:
+            return
+        if self._carry_out is None:
+            raise RuntimeError("the engine wants bytes moved before the writer has a mover")
+        for move in _moves(effects):
+            self._flights[move.op] = _Flight(move)
+        self._carry_out(effects)
+
+    def _ended(self, flight: _Flight) -> asyncio.Future[None]:
+        if flight.ended is None:
+            flight.ended = asyncio.get_running_loop().create_future()
+        return flight.ended
+
+    def _next_change(self) -> asyncio.Future[None]:
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_future()
+        return self._change
+
+    def _wake(self) -> None:
+        if self._change is not None:
+            self._change.set_result(None)
+            self._change = None
+
+
+def _moves(effects: Iterable[m.Effect]) -> Iterable[m.Move]:
+    return (effect for effect in effects if isinstance(effect, m.Move))
