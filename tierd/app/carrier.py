@@ -1,0 +1,195 @@
+"""Carries out one move of a block's bytes between two tiers, on whichever thread calls it.
+
+The table of what happened to what it means, which every caller relies on:
+
+    outcome of the stores                        ok     lost   source copy
+    copied                                       yes    -      stays
+    spilled value vanished, damaged, or its      no     yes    dropped by the engine
+      bytes have another checksum
+    server down or full, or any other failure    no     no     stays
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import structlog
+import xxhash
+
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, Unavailable
+from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Tier
+from tierd.ports import ArenaStore, SpillStore, StoredBlock
+from tierd_client.format import U8Array
+
+log = structlog.get_logger(__name__)
+
+
+class Check(Enum):
+    """What comparing a copy's bytes with their checksum gave."""
+
+    INTACT = 1
+    DAMAGED = 2
+    UNREADABLE = 3
+
+
+def checksum_of(data: U8Array) -> int:
+    """xxh3_64, seed 0, of contiguous bytes."""
+    return xxhash.xxh3_64_intdigest(data.data)
+
+
+class SpillGate:
+    """Whether the spill tier may be tried: shut by the first call that finds it down, opened by the watch.
+
+    Without it each queued move would wait out its own deadline against a dead server. A call that began
+    before the last opening cannot shut the gate: it tells of an outage that is over.
+    """
+
+    def __init__(self, on_shut: Callable[[str], None]) -> None:
+        """`on_shut` is called on the thread that found it down, with the reason."""
+        self._on_shut = on_shut
+        self._openings = 0
+        self.is_open = True
+
+    def enter(self) -> int:
+        """A ticket for one call. SpillDown while the gate is shut."""
+        if not self.is_open:
+            raise SpillDown("the spill tier is down")
+        return self._openings
+
+    def found_down(self, ticket: int, reason: str) -> None:
+        if ticket == self._openings and self.is_open:
+            self.is_open = False
+            self._on_shut(reason)
+
+    def open(self) -> None:
+        self._openings += 1
+        self.is_open = True
+
+    def shut(self) -> None:
+        self.is_open = False
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """The stores of a daemon and how bytes go from one to another. Blocking; thread-safe."""
+
+    arenas: Mapping[Tier, ArenaStore]
+    spill: SpillStore | None
+    gate: SpillGate
+    fingerprint_of: Callable[[int], bytes]
+    op_timeout_s: float
+
+    def carry(self, move: Move) -> MoveResult:
+        """Carries out a move. Never raises."""
+        try:
+            self._copy(move)
+        except (BlockVanished, BlockDamaged) as error:
+            return MoveResult(move.op, ok=False, lost=True, reason=str(error))
+        except SpillError as error:
+            return MoveResult(move.op, ok=False, reason=str(error))
+        except Exception as error:  # a store that breaks its contract costs a move, not the daemon
+            log.exception("move_failed", op=move.op, source=move.source.name, target=move.target.name)
+            return MoveResult(move.op, ok=False, reason=f"{type(error).__name__}: {error}")
+        return MoveResult(move.op, ok=True)
+
+    def read(self, tier: Tier, address: int, size: int) -> U8Array:
+        """A private copy of a block in an arena."""
+        out = np.empty(size, np.uint8)
+        self.arena(tier).read(address, out)
+        return out
+
+    def write(self, tier: Tier, address: int, data: U8Array, checksum: int) -> bool:
+        """Writes a block whose bytes have the checksum; False, and nothing is written, when they have not."""
+        if checksum_of(data) != checksum:
+            return False
+        self.arena(tier).write(address, data)
+        return True
+
+    def unlink(self, namespace: int, identities: tuple[bytes, ...]) -> None:
+        """Deletes stored values. Raises SpillError."""
+        ticket = self.gate.enter()
+        try:
+            self._store().unlink(self.fingerprint_of(namespace), identities, self.op_timeout_s)
+        except SpillDown as error:
+            self.gate.found_down(ticket, str(error))
+            raise
+
+    def check(self, view: BlockView, copy: CopyView) -> Check:
+        """Compares a copy's bytes with the record's checksum. The caller checks that the copy stayed."""
+        try:
+            if copy.tier is Tier.SPILL:
+                data = self._fetch(view.namespace, view.identity, np.empty(view.size, np.uint8))
+            else:
+                data = self.read(copy.tier, copy.address, view.size)
+        except (BlockVanished, BlockDamaged):
+            return Check.DAMAGED
+        except SpillError:
+            return Check.UNREADABLE
+        return Check.INTACT if checksum_of(data) == view.checksum else Check.DAMAGED
+
+    def arena(self, tier: Tier) -> ArenaStore:
+        arena = self.arenas.get(tier)
+        if arena is None:
+            raise Unavailable(f"tier {tier.name.lower()} is off")
+        return arena
+
+    def _copy(self, move: Move) -> None:
+        if move.target is Tier.SPILL:
+            self._demote(move)
+        elif move.source is Tier.SPILL:
+            self._promote(move)
+        else:
+            self._shift(move)
+
+    def _shift(self, move: Move) -> None:
+        source, target = self.arena(move.source), self.arena(move.target)
+        if source.mappable:
+            target.write(move.target_address, source.view(move.source_address, move.size))
+        elif target.mappable:
+            source.read(move.source_address, target.view(move.target_address, move.size))
+        else:
+            target.write(move.target_address, self.read(move.source, move.source_address, move.size))
+
+    def _demote(self, move: Move) -> None:
+        source = self.arena(move.source)
+        payload = (
+            source.view(move.source_address, move.size) if source.mappable
+            else self.read(move.source, move.source_address, move.size)
+        )
+        block = StoredBlock(
+            self.fingerprint_of(move.namespace), move.identity, move.group, move.position, move.parent,
+            move.size, move.checksum, move.record,
+        )
+        ticket = self.gate.enter()
+        try:
+            self._store().put(block, payload, self.op_timeout_s)
+        except SpillDown as error:
+            self.gate.found_down(ticket, str(error))
+            raise
+
+    def _promote(self, move: Move) -> None:
+        target, size = self.arena(move.target), move.size
+        out = target.view(move.target_address, size) if target.mappable else np.empty(size, np.uint8)
+        self._fetch(move.namespace, move.identity, out)
+        found = checksum_of(out)
+        if found != move.checksum:
+            raise BlockDamaged(f"spilled bytes have checksum {found:016x}, not {move.checksum:016x}")
+        if not target.mappable:
+            target.write(move.target_address, out)
+
+    def _fetch(self, namespace: int, identity: bytes, out: U8Array) -> U8Array:
+        ticket = self.gate.enter()
+        try:
+            self._store().get(self.fingerprint_of(namespace), identity, out, self.op_timeout_s)
+        except SpillDown as error:
+            self.gate.found_down(ticket, str(error))
+            raise
+        return out
+
+    def _store(self) -> SpillStore:
+        if self.spill is None:
+            raise SpillDown("the spill tier is off")
+        return self.spill

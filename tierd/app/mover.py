@@ -1,0 +1,273 @@
+"""The mover: carries out what the engine decided, on a few threads, and reports how it ended.
+
+Two lanes of threads, because a spill server that hangs must not stop copies in memory: `copy` for arena to
+arena, streams and checks, `spill` for everything that talks to the spill tier, where loads go before
+stores (somebody waits for a load). Each accepted move is answered exactly once, also at stop. Results reach
+the loop in batches: one wake-up, however many moves ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from tierd.app.carrier import Carrier, Check, SpillGate
+from tierd.app.unlinks import Unlinks
+from tierd.core.errors import SpillDown, Unavailable
+from tierd.core.messages import BlockView, CopyView, Effect, Move, MoveResult, Tier, Unlink
+from tierd.ports import ArenaStore, SpillStore
+from tierd_client.format import U8Array
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+MOVES_ACCEPTED_MAX = 100_000
+"""Moves waiting or under way; another one is answered as failed at once."""
+
+MOVES_PER_TICKET = 8
+"""Moves that one job of a pool carries out before other jobs of the pool have their turn."""
+
+LOG_EVERY_S = 10.0
+
+
+class Mover:
+    """Carries out effects. All methods belong to the event loop's thread."""
+
+    def __init__(
+        self, arenas: Mapping[Tier, ArenaStore], spill: SpillStore | None, *,
+        fingerprint_of: Callable[[int], bytes], threads: int, op_timeout_s: float,
+        on_results: Callable[[Sequence[MoveResult]], None],
+    ) -> None:
+        """`threads`: of each lane. `op_timeout_s`: of each call to the spill tier."""
+        self._gate = SpillGate(self._report_down)
+        self._carrier = Carrier(arenas, spill, self._gate, fingerprint_of, op_timeout_s)
+        self._copies = _Lane("copy", threads, self._carry)
+        self._spills = _Lane("spill", threads, self._carry)
+        self._unlinks = Unlinks()
+        self._on_results = on_results
+        self._on_spill_down: Callable[[str], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outbox: deque[MoveResult] = deque()
+        self._reports: deque[str] = deque()
+        self._woken = False
+        self._accepted = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+        self._quiet_until = 0.0
+
+    # --- effects --------------------------------------------------------------------------------------
+
+    def submit(self, effects: Sequence[Effect]) -> None:
+        """Accepts effects; the answers come by `on_results`, never from inside this call."""
+        self._loop = asyncio.get_running_loop()
+        lanes: dict[tuple[_Lane, bool], list[Move]] = {}
+        for effect in effects:
+            if isinstance(effect, Unlink):
+                self._unlinks.add(effect)
+            elif self._accept(effect):
+                lanes.setdefault(self._lane_of(effect), []).append(effect)
+        for (lane, urgent), moves in lanes.items():
+            lane.push(moves, urgent)
+        self._unlink_next()
+
+    def guard_spill(self, on_down: Callable[[str], None]) -> None:
+        """Shuts the spill tier until `open_spill`. `on_down` is called with the reason each time a move finds
+        it down, before the results that failed for it."""
+        self._on_spill_down = on_down
+        self._gate.shut()
+
+    def open_spill(self) -> None:
+        """The spill tier answers again."""
+        self._gate.open()
+        self._loop = asyncio.get_running_loop()
+        self._unlink_next()
+
+    def shut_spill(self) -> None:
+        """The spill tier is down: moves from and to it fail at once until `open_spill`."""
+        self._gate.shut()
+
+    @property
+    def accepted_moves(self) -> int:
+        """Moves not yet answered."""
+        return self._accepted
+
+    # --- bytes for streams and checks -----------------------------------------------------------------
+
+    async def read(self, tier: Tier, address: int, size: int) -> U8Array:
+        """A private copy of a block that the caller holds under lease."""
+        return await self._run(self._copies, self._carrier.read, tier, address, size)
+
+    async def write(self, tier: Tier, address: int, data: U8Array, checksum: int) -> bool:
+        """Writes a block into a slot that the caller has reserved; False when the checksum is another.
+
+        A caller that is cancelled gets its cancellation after the write has ended, so that a slot given back
+        is never still being written.
+        """
+        return await self._run(self._copies, self._carrier.write, tier, address, data, checksum)
+
+    async def check(self, view: BlockView, copy: CopyView) -> Check:
+        """Compares one copy with its checksum."""
+        lane = self._spills if copy.tier is Tier.SPILL else self._copies
+        return await self._run(lane, self._carrier.check, view, copy)
+
+    # --- end ------------------------------------------------------------------------------------------
+
+    async def stop(self, timeout_s: float) -> None:
+        """Answers what waits with "stopping", lets what runs end, and gives the threads up."""
+        self._loop = asyncio.get_running_loop()
+        self._stopping = True
+        waiting = [*self._copies.take_all(), *self._spills.take_all(), *self._unlinks.take_held()]
+        for move in waiting:
+            self._answer(MoveResult(move.op, ok=False, reason="stopping"))
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            log.warning("moves_left_running", moves=self._accepted, timeout_s=timeout_s)
+        self._copies.shut()
+        self._spills.shut()
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _accept(self, move: Move) -> bool:
+        self._accepted += 1
+        self._idle.clear()
+        if self._stopping or self._accepted > MOVES_ACCEPTED_MAX:
+            reason = "stopping" if self._stopping else f"{MOVES_ACCEPTED_MAX} moves are waiting already"
+            self._answer(MoveResult(move.op, ok=False, reason=reason))
+            return False
+        return not (move.target is Tier.SPILL and self._unlinks.holds(move))
+
+    def _lane_of(self, move: Move) -> tuple[_Lane, bool]:
+        if Tier.SPILL not in (move.source, move.target):
+            return self._copies, True
+        return self._spills, move.source is Tier.SPILL
+
+    def _carry(self, move: Move) -> None:
+        self._answer(self._carrier.carry(move))
+
+    def _answer(self, result: MoveResult) -> None:
+        self._outbox.append(result)
+        self._wake()
+
+    def _report_down(self, reason: str) -> None:
+        self._reports.append(reason)
+        self._wake()
+
+    def _wake(self) -> None:
+        # Any thread. The flag is cleared before the outbox is emptied, so what is put in before the flag is
+        # read as set is always seen; two wake-ups for one result do no harm.
+        if not self._woken and self._loop is not None:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._woken = False
+        while self._reports:
+            reason = self._reports.popleft()
+            if self._on_spill_down is not None:
+                self._on_spill_down(reason)
+        results = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        self._accepted -= len(results)
+        if self._accepted == 0:
+            self._idle.set()
+        if results:
+            self._on_results(results)
+
+    def _unlink_next(self) -> None:
+        if self._stopping or self._loop is None or not self._gate.is_open:
+            return
+        call = self._unlinks.begin()
+        if call is not None:
+            future = self._spills.pool.submit(self._carrier.unlink, call.namespace, call.identities)
+            loop = self._loop
+            future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._unlinked, done.exception()))
+
+    def _unlinked(self, error: BaseException | None) -> None:
+        stores = self._unlinks.finished(done=not isinstance(error, SpillDown))
+        if error is not None:
+            self._complain(error)
+        if stores:
+            self._spills.push(stores, urgent=False)
+        self._unlink_next()
+
+    def _complain(self, error: BaseException) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until:
+            self._quiet_until = now + LOG_EVERY_S
+            log.warning("unlink_failed", error=str(error), dropped=self._unlinks.dropped)
+
+    async def _run(self, lane: _Lane, call: Callable[..., T], *arguments: object) -> T:
+        if self._stopping:
+            raise Unavailable("the daemon is stopping")
+        future = asyncio.get_running_loop().run_in_executor(lane.pool, call, *arguments)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await _outlast(future)
+            raise
+
+
+class _Lane:
+    """Threads for one kind of move, and the moves that wait for them, urgent ones first.
+
+    A queue is a deque, whose ends are safe to use from several threads. Moves are pushed by the loop alone;
+    a ticket of the pool takes whichever is first when it runs.
+    """
+
+    def __init__(self, name: str, threads: int, carry: Callable[[Move], None]) -> None:
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"tierd-{name}")
+        self._threads = threads
+        self._carry = carry
+        self._urgent: deque[Move] = deque()
+        self._later: deque[Move] = deque()
+
+    def push(self, moves: Sequence[Move], urgent: bool) -> None:
+        (self._urgent if urgent else self._later).extend(moves)
+        tickets = max(min(len(moves), self._threads), -(-len(moves) // MOVES_PER_TICKET))
+        for _ in range(tickets):
+            self.pool.submit(self._work)
+
+    def take_all(self) -> list[Move]:
+        taken = []
+        while (move := self._next()) is not None:
+            taken.append(move)
+        return taken
+
+    def shut(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self) -> None:
+        for _ in range(MOVES_PER_TICKET):
+            move = self._next()
+            if move is None:
+                return
+            self._carry(move)
+
+    def _next(self) -> Move | None:
+        for queue in (self._urgent, self._later):
+            try:
+                return queue.popleft()
+            except IndexError:
+                continue
+        return None
+
+
+async def _outlast(future: asyncio.Future[T]) -> None:
+    """Waits for a call on a thread that cannot be interrupted, however often the waiter is cancelled.
+
+    Its length is bounded by the call: a copy of one block, or one deadline of the spill tier.
+    """
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()
