@@ -1,0 +1,131 @@
+"""The breaker of the spill tier: finds it down, keeps probing, and brings it back within two seconds.
+
+    down --probe answers--> up --a call finds it down, or a probe fails--> down
+
+While it is down moves from and to it fail at once, the engine stores nothing there, and its health service
+is NOT_SERVING; everything above goes on. A probe also tells a server that was flushed or swapped: then what
+the engine believes to be stored there is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from tierd.app.mover import Mover
+from tierd.app.writer import Writer
+from tierd.core.errors import SpillError
+from tierd.core.messages import SpillState
+from tierd.ports import SpillHealth, SpillStore
+
+log = structlog.get_logger(__name__)
+
+PROBE_DEADLINE_S = 0.5
+PROBE_DOWN_FIRST_S = 0.25
+PROBE_DOWN_MAX_S = 1.0
+"""With the deadline below two seconds, which is how soon a server that came back must be used again."""
+
+PROBE_UP_S = 3.0
+STEADY_S = 5.0
+"""A server that was up for less is flapping: its next pause goes on doubling."""
+
+
+class SpillWatch:
+    """Watches one spill store. All methods belong to the event loop's thread; starts down."""
+
+    def __init__(
+        self, store: SpillStore, writer: Writer, mover: Mover,
+        on_change: Callable[[bool], None], *, probe_up_s: float = PROBE_UP_S,
+    ) -> None:
+        """`on_change` is told of each change of state (to set the health service)."""
+        self._store = store
+        self._writer = writer
+        self._mover = mover
+        self._on_change = on_change
+        self._probe_up_s = probe_up_s
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tierd-probe")
+        self._found_down = asyncio.Event()
+        self._pause_s = PROBE_DOWN_FIRST_S
+        self._up_since = 0.0
+        self.is_up = False
+        self.detail = "not reached yet"
+        mover.guard_spill(self.found_down)
+
+    async def run(self) -> None:
+        """Watches until cancelled. The first probe is made at once."""
+        try:
+            while True:
+                await self.probe()
+                self._found_down.clear()
+                if self.is_up:
+                    await self._until_found_down(self._probe_up_s)
+                if not self.is_up:
+                    await asyncio.sleep(self._pause_s)
+                    self._pause_s = min(2 * self._pause_s, PROBE_DOWN_MAX_S)
+        finally:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def found_down(self, reason: str) -> None:
+        """A move found the server down."""
+        if self.is_up:
+            self._go_down(reason)
+
+    async def probe(self) -> None:
+        """Asks the server once and draws the consequence."""
+        loop = asyncio.get_running_loop()
+        try:
+            health = await loop.run_in_executor(self._pool, self._store.probe, PROBE_DEADLINE_S)
+        except SpillError as error:
+            self._probe_failed(str(error))
+        except Exception as error:  # a store that breaks its contract is a store that is down
+            log.exception("spill_probe_failed")
+            self._probe_failed(f"{type(error).__name__}: {error}")
+        else:
+            self._answered(health)
+
+    def _answered(self, health: SpillHealth) -> None:
+        self.detail = health.detail
+        if self.is_up and health.same:
+            return
+        if not health.same:
+            log.warning("spill_forgotten", detail=health.detail)
+        came_back = not self.is_up
+        if came_back:
+            self.is_up = True
+            self._up_since = asyncio.get_running_loop().time()
+            self._mover.open_spill()
+        self._tell(SpillState(up=True, forgotten=not health.same))
+        if came_back:
+            self._on_change(True)
+            log.info("spill_up", detail=health.detail)
+
+    def _probe_failed(self, reason: str) -> None:
+        self.detail = reason
+        if self.is_up:
+            self._go_down(reason)
+
+    def _go_down(self, reason: str) -> None:
+        self.is_up = False
+        self.detail = reason
+        if asyncio.get_running_loop().time() - self._up_since >= STEADY_S:
+            self._pause_s = PROBE_DOWN_FIRST_S
+        self._mover.shut_spill()
+        self._tell(SpillState(up=False))
+        self._found_down.set()
+        self._on_change(False)
+        log.warning("spill_down", reason=reason)
+
+    def _tell(self, state: SpillState) -> None:
+        try:
+            self._writer.step(state)
+        except Exception:  # the watch must outlive whatever the engine makes of its news
+            log.exception("spill_state_refused", up=state.up)
+
+    async def _until_found_down(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._found_down.wait(), timeout_s)
+        except TimeoutError:
+            return
