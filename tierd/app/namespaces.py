@@ -1,0 +1,176 @@
+"""The namespaces of an instance: number <-> canonical layout, fingerprint and name.
+
+A number stands in every record and envelope for a layout, so it is on disk before it is used, and it is
+never given to another layout. A name stands for one layout, a layout may have several names. The file is
+JSON: {"namespaces": [{"number", "names", "canonical"}]}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
+from tierd_client.layout import SCHEMA_VERSION, Layout, decode_canonical, differing_field
+
+NUMBER_MAX = 65535
+"""Numbers are 16 bits in the record; 0 is none."""
+
+NAMES_MAX = 64
+"""Names of one layout."""
+
+RULES_SERVED = ("prefix",)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A registered layout and its names, oldest first."""
+
+    number: int
+    layout: Layout
+    names: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self.layout.fingerprint
+
+    def block_bytes(self) -> list[int]:
+        """Bytes of a block, per group."""
+        return [group.block_bytes for group in self.layout.groups]
+
+
+class Namespaces:
+    """The registry, kept in one file. `register` blocks for the disk; lookups are safe from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the file, if there is one. InvalidInput when it is not what this module wrote."""
+        self._path = path
+        self._by_number: dict[int, Namespace] = {}
+        self._by_fingerprint: dict[bytes, Namespace] = {}
+        self._by_name: dict[str, Namespace] = {}
+        for namespace in _read(path):
+            self._enter(namespace)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def register(
+        self, canonical: bytes, fingerprint: bytes, name: str = "", schema_version: int = SCHEMA_VERSION
+    ) -> Namespace:
+        """The namespace of a layout, made when it is new; idempotent. On disk when it returns.
+
+        Refused for another schema version, or when the name is bound to another layout, naming the field
+        that differs; InvalidInput for a malformed layout or a fingerprint that is not its own.
+        """
+        layout = _decode(canonical, fingerprint, schema_version)
+        self._check_name(name, layout)
+        known = self._by_fingerprint.get(layout.fingerprint)
+        if known is not None and (not name or name in known.names):
+            return known
+        names = (*known.names, name) if known is not None else (name,) * bool(name)
+        if len(names) > NAMES_MAX:
+            raise LimitReached(f"the layout has {NAMES_MAX} names already, the most it can have")
+        number = known.number if known is not None else self._next_number()
+        namespace = Namespace(number, layout, names)
+        _write(self._path, [*(n for n in self._by_number.values() if n.number != number), namespace])
+        self._enter(namespace)
+        return namespace
+
+    def get(self, number: int) -> Namespace:
+        """NotFound for a number that was never given."""
+        namespace = self._by_number.get(number)
+        if namespace is None:
+            raise NotFound(f"namespace {number} is not known: register it first")
+        return namespace
+
+    def fingerprint_of(self, number: int) -> bytes:
+        return self.get(number).fingerprint
+
+    def name_of(self, number: int) -> str:
+        """The oldest name; empty where there is none."""
+        namespace = self._by_number.get(number)
+        return namespace.names[0] if namespace is not None and namespace.names else ""
+
+    def block_bytes(self, number: int, group: int) -> int:
+        """Bytes of a block. NotFound for the namespace, InvalidInput for a group that is not there or not
+        served."""
+        groups = self.get(number).layout.groups
+        if group >= len(groups):
+            raise InvalidInput("group", f"{group}, but namespace {number} has {len(groups)} group(s)")
+        found = groups[group]
+        if found.rule not in RULES_SERVED:
+            problem = f"{group} ({found.name!r}) has rule {found.rule!r}, which is not served yet"
+            raise InvalidInput("group", problem)
+        return found.block_bytes
+
+    def _check_name(self, name: str, layout: Layout) -> None:
+        bound = self._by_name.get(name) if name else None
+        if bound is not None and bound.fingerprint != layout.fingerprint:
+            field = differing_field(bound.layout, layout)
+            raise Refused(f"name {name!r} is bound to a layout that differs in {field}")
+
+    def _next_number(self) -> int:
+        number = max(self._by_number, default=0) + 1
+        if number > NUMBER_MAX:
+            raise LimitReached(f"this state directory has had {NUMBER_MAX} namespaces, the most it can have")
+        return number
+
+    def _enter(self, namespace: Namespace) -> None:
+        self._by_number[namespace.number] = namespace
+        self._by_fingerprint[namespace.fingerprint] = namespace
+        for name in namespace.names:
+            self._by_name[name] = namespace
+
+
+def _decode(canonical: bytes, fingerprint: bytes, schema_version: int) -> Layout:
+    if schema_version != SCHEMA_VERSION:
+        raise Refused(f"schema_version {schema_version} is not the daemon's, which is {SCHEMA_VERSION}")
+    try:
+        layout = decode_canonical(canonical)
+    except ValueError as error:
+        raise InvalidInput("canonical", str(error)) from error
+    if fingerprint != layout.fingerprint:
+        expected = layout.fingerprint.hex()
+        raise InvalidInput("fingerprint", f"{fingerprint.hex()} is not that of canonical, {expected}")
+    return layout
+
+
+def _read(path: Path) -> list[Namespace]:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    try:
+        return [_parse(row) for row in json.loads(text)["namespaces"]]
+    except (ValueError, KeyError, TypeError) as error:
+        problem = f"{path} cannot be read ({error}): restore it, or remove it together with the blocks"
+        raise InvalidInput("namespaces", problem) from error
+
+
+def _parse(row: dict[str, Any]) -> Namespace:
+    layout = decode_canonical(bytes.fromhex(row["canonical"]))
+    return Namespace(int(row["number"]), layout, tuple(map(str, row["names"])))
+
+
+def _write(path: Path, namespaces: list[Namespace]) -> None:
+    rows = [
+        {"number": n.number, "names": list(n.names), "canonical": n.layout.canonical().hex()} for n in namespaces
+    ]
+    scratch = path.with_suffix(".new")
+    with scratch.open("w") as file:
+        json.dump({"namespaces": rows}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
