@@ -1,0 +1,203 @@
+"""A bounded pool of connections to one Redis or Valkey server, each lent for one command at a time.
+
+redis-py makes the connections: it knows addresses, TLS, AUTH and SELECT. From then on the bytes are moved by
+tierd.adapters.resp over the connection's socket.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
+
+from tierd.adapters.resp import Deadline, Wire
+from tierd.core.errors import InvalidInput, SpillDown
+
+URL_OPTIONS = frozenset((
+    "client_name", "db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname",
+    "ssl_ciphers", "ssl_keyfile", "ssl_min_version",
+))
+"""What may follow the `?` of a URL; redis-py's documentation says what each means."""
+
+
+class RedisAddress:
+    """A server as its URL names it: `redis://`, `rediss://` or `unix://`, with user, password and database.
+
+    Shows itself without user and password; an error about a URL does not quote it for the same reason.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Raises InvalidInput (`spill_url`)."""
+        _check_url(url)
+        try:
+            settings: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+            self._class = settings.pop("connection_class", Connection)
+            self._settings = settings
+            self.connection(1.0)
+        except (ValueError, TypeError):
+            raise InvalidInput("spill_url", "an option or the port has a value that redis-py cannot use") from None
+        scheme = {Connection: "redis", SSLConnection: "rediss", UnixDomainSocketConnection: "unix"}[self._class]
+        place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+        self._shown = f"{scheme}://{place} db {settings.get('db', 0)}"
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def connection(self, timeout_s: float) -> Any:
+        """A new redis-py connection, not yet connected."""
+        # RESP2 works from Redis 5 on and brings no unasked messages; SETINFO would be two round trips.
+        fixed = {"protocol": 2, "driver_info": None, "decode_responses": False}
+        return self._class(
+            **(self._settings | fixed), socket_timeout=timeout_s, socket_connect_timeout=timeout_s,
+        )
+
+
+class RedisPool:
+    """Lends wires, at most `size` at a time; whoever finds none waits until the deadline."""
+
+    def __init__(self, address: RedisAddress, size: int, connect_timeout_s: float) -> None:
+        self.address = address
+        self._size = size
+        self._connect_timeout_s = connect_timeout_s
+        self._permits = threading.Semaphore(size)
+        self._idle: deque[_Link] = deque()
+        self._epoch = 0
+        self._closed = False
+
+    @contextmanager
+    def borrow(self, deadline: Deadline) -> Iterator[Wire]:
+        """A connected wire. One that comes back in the middle of a reply is closed, never lent again."""
+        if self._closed:
+            raise SpillDown(f"{self.address}: closed")
+        if not self._permits.acquire(timeout=deadline.left_s()):
+            raise SpillDown(f"{self.address}: pool exhausted: all {self._size} connections stayed busy")
+        link = self._link(deadline)
+        try:
+            yield link.wire
+        finally:
+            self._give_back(link)
+
+    def drop_all(self) -> None:
+        """Closes every connection, those now lent when they come back: the server changed its role."""
+        self._epoch += 1
+        while (link := self._pop_idle()) is not None:
+            link.connection.disconnect()
+
+    def close(self) -> None:
+        """Idempotent. Calls under way end by their deadlines."""
+        self._closed = True
+        self.drop_all()
+
+    def _take_idle(self) -> _Link | None:
+        while (link := self._pop_idle()) is not None:
+            if link.epoch == self._epoch and link.wire.idle_and_open():
+                return link
+            link.connection.disconnect()
+        return None
+
+    def _pop_idle(self) -> _Link | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _link(self, deadline: Deadline) -> _Link:
+        """An idle link or a new one. On failure the permit goes back, from an abandoned attempt when it ends."""
+        attempt = None
+        try:
+            if (idle := self._take_idle()) is not None:
+                return idle
+            timeout_s = min(self._connect_timeout_s, deadline.left_s())
+            epoch = self._epoch
+            connection = self.address.connection(timeout_s)
+            attempt = _Attempt(connection, self._permits.release)
+            attempt.wait(timeout_s)
+            return _Link(connection, epoch)
+        except BaseException:
+            if attempt is None or not attempt.abandoned:
+                self._permits.release()
+            raise
+
+    def _give_back(self, link: _Link) -> None:
+        self._idle.append(link)
+        if not link.wire.settled or link.epoch != self._epoch or self._closed:
+            self._idle.remove(link)
+            link.connection.disconnect()
+        self._permits.release()
+
+
+class _Link:
+    """A connection of redis-py and the wire over its socket."""
+
+    def __init__(self, connection: Any, epoch: int) -> None:
+        self.connection = connection
+        self.epoch = epoch
+        # redis-py has no public way to the socket; a test pins this one.
+        self.wire = Wire(connection._get_socket())
+
+
+class _Attempt:
+    """A connection being made on a thread of its own.
+
+    Neither the look-up of a name nor a handshake of several replies takes a deadline, so whoever waits may
+    leave the attempt behind. It ends by itself, closes its connection, and only then calls `when_abandoned`:
+    so there are never more such threads than permits.
+    """
+
+    def __init__(self, connection: Any, when_abandoned: Callable[[], None]) -> None:
+        self.abandoned = False
+        self._connection = connection
+        self._when_abandoned = when_abandoned
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        threading.Thread(target=self._run, name="tierd-redis-connect", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Raises what connecting raised; TimeoutError when it is not done in time."""
+        try:
+            self._done.wait(timeout_s)
+        finally:
+            with self._lock:
+                self.abandoned = not self._done.is_set()
+        if self.abandoned:
+            raise TimeoutError(f"no connection within {timeout_s:.3g} s")
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._connection.connect()
+            # A server that wants a password, or is loading, says so here and not in the middle of a block.
+            self._connection.send_command("PING")
+            self._connection.read_response()
+        except BaseException as error:
+            self._error = error
+        with self._lock:
+            self._done.set()
+            abandoned = self.abandoned
+        if abandoned:
+            self._connection.disconnect()
+            self._when_abandoned()
+
+
+def _check_url(url: str) -> None:
+    """Refuses what redis-py would silently read as something else, such as `redis://:p/w@host`."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise InvalidInput("spill_url", "must begin with redis://, rediss:// or unix://")
+    if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
+        raise InvalidInput("spill_url", "percent-encode / ? # @ in user, password and path")
+    if parts.scheme == "unix":
+        if parts.hostname or not parts.path.startswith("/"):
+            raise InvalidInput("spill_url", "a socket is written unix:///path or unix://user:password@/path")
+    elif parts.path.strip("/") and not parts.path[1:].isdecimal():
+        raise InvalidInput("spill_url", "the path of a redis:// URL is the number of the database")
+    unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - URL_OPTIONS
+    if unknown:
+        raise InvalidInput("spill_url", f"options are {', '.join(sorted(URL_OPTIONS))}")

@@ -1,0 +1,195 @@
+"""The Redis protocol over one connected socket: commands out of buffers, replies into buffers, by a deadline.
+
+redis-py copies a 5 MiB value several times on its way; here it goes from the caller's memory to the kernel
+and back by sendmsg and recv_into, which release the GIL. Nothing here knows of blocks or of redis-py.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Sequence
+from socket import socket
+
+CRLF = b"\r\n"
+LINE_BYTES_MAX = 4096
+"""Longest line of a reply: a status, an error, a length."""
+SMALL_REPLY_BYTES_MAX = 1 << 20
+"""Longest value that `reply` takes; blocks are read by `value_into`."""
+_READ_BYTES = 4096
+_NIL = b"_"
+
+
+class Deadline:
+    """A moment on the monotonic clock after which a call must not wait any more."""
+
+    def __init__(self, seconds_from_now: float) -> None:
+        self._at = time.monotonic() + seconds_from_now
+
+    def left_s(self) -> float:
+        """Seconds left, above 0; TimeoutError when there are none."""
+        left = self._at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline passed")
+        return left
+
+
+class ReplyError(Exception):
+    """The server answered with an error: its first word is the `code`."""
+
+    def __init__(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace")
+        super().__init__(text)
+        self.code = text.split(" ", 1)[0]
+
+
+class ProtocolError(Exception):
+    """What came is not a reply of the expected kind."""
+
+
+class Wire:
+    """One connection, one command at a time.
+
+    `settled` is False from the first byte of a command to the last byte of its reply. A wire that is not
+    settled must be closed: its next reply would belong to somebody else's command.
+    """
+
+    def __init__(self, sock: socket) -> None:
+        self._sock = sock
+        # An SSLSocket has no sendmsg.
+        self._scatter = not isinstance(sock, ssl.SSLSocket)
+        self._pending = bytearray()
+        self.settled = True
+
+    def idle_and_open(self) -> bool:
+        """Whether the peer has neither closed the connection nor sent anything unasked."""
+        if self._pending or not self.settled:
+            return False
+        self._sock.settimeout(0.0)
+        try:
+            self._sock.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def send(self, buffers: Sequence[bytes | memoryview], deadline: Deadline) -> None:
+        """Sends one command without joining its buffers."""
+        self.settled = False
+        rest = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        try:
+            while rest:
+                self._sock.settimeout(deadline.left_s())
+                sent = self._sock.sendmsg(rest) if self._scatter else self._sock.send(rest[0])
+                while rest and sent >= rest[0].nbytes:
+                    sent -= rest.pop(0).nbytes
+                if sent:
+                    rest[0] = rest[0][sent:]
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._raise_last_words(error)
+            raise
+
+    def reply(self, deadline: Deadline) -> bytes | int | None:
+        """A whole small reply: status or value as bytes, a number, None for nil. ReplyError for an error."""
+        kind, rest = self._head(deadline, _READ_BYTES)
+        if kind == b"$":
+            return self._small_value(_number(rest), deadline)
+        self.settled = True
+        if kind == b":":
+            return _number(rest)
+        return rest if kind == b"+" else None
+
+    def value_length(self, deadline: Deadline, read_ahead: int) -> int | None:
+        """Bytes of the value that comes next, None for nil. ReplyError for an error.
+
+        At most `read_ahead` bytes are taken from the socket at a time, so that no more of a value than that
+        passes through a buffer of the wire.
+        """
+        kind, rest = self._head(deadline, read_ahead)
+        if kind == b"$":
+            return _number(rest)
+        if kind != _NIL:
+            raise ProtocolError(f"{kind + rest[:64]!r} where a value was expected")
+        self.settled = True
+        return None
+
+    def fill(self, out: memoryview, deadline: Deadline) -> None:
+        """Receives exactly len(out) bytes into `out`."""
+        buffered = min(len(self._pending), out.nbytes)
+        out[:buffered] = self._pending[:buffered]
+        del self._pending[:buffered]
+        rest = out[buffered:]
+        while rest.nbytes:
+            self._sock.settimeout(deadline.left_s())
+            got = self._sock.recv_into(rest)
+            if not got:
+                raise ConnectionResetError("the server closed the connection in the middle of a value")
+            rest = rest[got:]
+
+    def end_value(self, deadline: Deadline) -> None:
+        """Receives the end of a value; the wire is settled then."""
+        end = bytearray(2)
+        self.fill(memoryview(end), deadline)
+        if end != CRLF:
+            raise ProtocolError(f"{bytes(end)!r} where a value should end")
+        self.settled = True
+
+    def _head(self, deadline: Deadline, read_ahead: int) -> tuple[bytes, bytes]:
+        """Kind and rest of a reply's first line. An error is raised, and leaves the wire settled."""
+        line = self._line(deadline, read_ahead)
+        kind, rest = line[:1], line[1:]
+        if kind == b"-":
+            self.settled = True
+            raise ReplyError(rest)
+        if line == b"$-1":
+            return _NIL, b""
+        if kind not in (b"+", b":", b"$", _NIL):
+            raise ProtocolError(f"{line[:64]!r} is not a reply")
+        return kind, rest
+
+    def _line(self, deadline: Deadline, read_ahead: int) -> bytes:
+        while (end := self._pending.find(CRLF)) < 0:
+            if len(self._pending) > LINE_BYTES_MAX:
+                raise ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes")
+            self._sock.settimeout(deadline.left_s())
+            got = self._sock.recv(read_ahead)
+            if not got:
+                raise ConnectionResetError("the server closed the connection")
+            self._pending += got
+        line = bytes(self._pending[:end])
+        del self._pending[: end + 2]
+        return line
+
+    def _small_value(self, length: int, deadline: Deadline) -> bytes:
+        if length > SMALL_REPLY_BYTES_MAX:
+            raise ProtocolError(f"a value of {length} bytes, more than {SMALL_REPLY_BYTES_MAX}")
+        value = bytearray(length)
+        self.fill(memoryview(value), deadline)
+        self.end_value(deadline)
+        return bytes(value)
+
+    def _raise_last_words(self, error: OSError) -> None:
+        """A server that refuses a command before its end says why and hangs up: ReplyError, if it did."""
+        self._sock.settimeout(0.0)
+        try:
+            said = self._sock.recv(LINE_BYTES_MAX)
+        except OSError:
+            return
+        if said.startswith(b"-"):
+            raise ReplyError(said[1:].split(CRLF)[0]) from error
+
+
+def _number(text: bytes) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise ProtocolError(f"{text[:64]!r} is not a number") from None
+    if number < 0:
+        raise ProtocolError(f"{number} where a count was expected")
+    return number
+
+
+def command(*words: bytes) -> bytes:
+    """A command of short words, packed."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
