@@ -1,0 +1,352 @@
+"""What can be set on the daemon: every setting with its unit, range, default and the reason for it."""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+PAGE_BYTES = 4096
+SOCKET_PATH_BYTES_MAX = 107
+SEGMENTS_MAX = 64
+SEGMENT_BYTES_DEFAULT = 256 * MIB
+EXPECTED_BLOCK_BYTES = 16 * KIB
+"""What a small block takes: catalog rows are planned for tiers full of such. A block of 16 tokens of a model of
+135 million parameters has 360 KiB; only latent caches of few layers come near."""
+
+_UNITS = {
+    "": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB, "t": 1 << 40, "tib": 1 << 40,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_size(value: object) -> object:
+    """Bytes of "1GiB", "512 MiB", "1.5GB" or a number; anything else is left for pydantic to refuse."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError("not a size; write bytes or a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB")
+    unit = _UNITS[match[2].lower()]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def _split(value: object) -> object:
+    """A comma-separated text as a tuple, so that the environment can hold a list."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+class Clock(StrEnum):
+    REQUEST = "request"
+    DECODE = "decode"
+    WALL = "wall"
+
+
+class LogFormat(StrEnum):
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def default_state_dir() -> Path:
+    """/run/tierd for root, else the user's runtime directory, else one in /tmp that only the user enters."""
+    if os.geteuid() == 0 and os.access("/run", os.W_OK):
+        return Path("/run/tierd")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "tierd" if runtime else Path(f"/tmp/tierd-{os.geteuid()}")
+
+
+class Settings(BaseModel):
+    """Everything that can be set, frozen. Each field: what it is, unit, reason of range and default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    # Where it lives.
+    state_dir: Path = Field(
+        default_factory=default_state_dir,
+        description="Directory of sockets, lock and instance id; one daemon each. Default: /run/tierd as root, "
+        "else $XDG_RUNTIME_DIR/tierd, else /tmp/tierd-UID.",
+    )
+    shm_dir: Path = Field(
+        Path("/dev/shm"),
+        description="Directory of the shared-memory files. Should be a tmpfs: elsewhere each write goes to disk.",
+    )
+    listen: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        (),
+        description="gRPC addresses, unix:///PATH or HOST:PORT; repeatable (comma-separated in the environment). "
+        "Default: unix://STATE_DIR/tierd.sock. TCP beyond loopback needs `insecure`.",
+    )
+    insecure: bool = Field(
+        False, description="Allow TCP addresses beyond loopback, where anyone who connects may read every block."
+    )
+
+    # Tiers.
+    host_bytes: Size = Field(
+        GIB, ge=PAGE_BYTES, le=1 << 46,
+        description="Bytes of the host tier, in shared memory; at least one page. Default 1GiB: a first try fits "
+        "any machine; in production most of the memory that workers leave.",
+    )
+    hbm_bytes: Size = Field(
+        0, ge=0, le=1 << 46,
+        description="Bytes of the hbm tier that the daemon owns; 0 is off (default: an engine's own pool is better "
+        "lent than doubled), else at least one page.",
+    )
+    hbm_device: str = Field(
+        "cpu", pattern=r"^(cpu|cuda:\d{1,2})$",
+        description='"cuda:N", or "cpu": the twin in shared memory (default, runs anywhere).',
+    )
+    segment_bytes: Size = Field(
+        0, ge=0, le=1 << 40,
+        description="Bytes of one segment of an arena, a multiple of 4 KiB; at most 64 segments in all. "
+        "0 (default): 256MiB, doubled until 64 are enough.",
+    )
+    spill: SecretStr = Field(
+        SecretStr("embedded"),
+        description='Spill tier: a redis://, rediss:// or unix:// URL (production), "embedded" (default: a Valkey '
+        'child that keeps nothing), "memory", or "none".',
+    )
+    spill_bytes_max: Size = Field(
+        GIB, ge=PAGE_BYTES, le=1 << 50,
+        description="Most bytes of blocks that this daemon keeps in the spill tier. Default 1GiB.",
+    )
+    spill_prefix: str = Field(
+        "tierd", pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
+        description="First part of every key in the spill store; daemons that share blocks share it.",
+    )
+    spill_timeout_ms: int = Field(
+        2000, ge=10, le=600_000,
+        description="Deadline of one spill operation, ms. Default 2000: a 64 MiB block over 1 Gbit/s takes 540.",
+    )
+    spill_probe_ms: int = Field(
+        500, ge=50, le=60_000,
+        description="How often the spill store is asked whether it is there, ms. Default 500: an end or a return "
+        "is noticed within a second.",
+    )
+    spill_connections: int = Field(
+        4, ge=1, le=64,
+        description="Connections to the spill store. Default 4: measured, more gain nothing on one machine.",
+    )
+    spill_grace_s: float = Field(
+        30.0, ge=0, le=86_400,
+        description="How long blocks in an unreachable spill store stay known, seconds. Default 30: a restart of "
+        "the store takes less.",
+    )
+
+    # Policy and clock.
+    policy: str = Field(
+        "lrfu", min_length=1, max_length=512,
+        description='Eviction policy: "lrfu" (default), "lru", or with arguments: "lrfu(ranking=auto)".',
+    )
+    clock: Clock = Field(
+        Clock.REQUEST,
+        description="What a step is: a new sequence or request (default: needs no reports), a decode step, or "
+        "wall time.",
+    )
+    steps_per_second: float = Field(
+        10.0, ge=0.001, le=1e6,
+        description="Steps per second of the wall clock. Default 10: the magnitude of a decode step.",
+    )
+
+    # Limits.
+    catalog_rows: int = Field(
+        0, ge=0, le=16 << 20,
+        description="Most identities with a copy, about 190 bytes of shared memory each. 0 (default): enough for "
+        "tiers full of 16 KiB blocks, at least 65,536, at most 16,777,216.",
+    )
+    ghost_rows: int = Field(
+        0, ge=0, le=64 << 20,
+        description="Most records without a copy, 64 bytes each. 0 (default): four per catalog row, at most "
+        "16,777,216.",
+    )
+    max_sessions: int = Field(1024, ge=1, le=16_384, description="Most client processes at once. Default 1024.")
+    max_ids: int = Field(
+        8192, ge=1, le=65_536,
+        description="Most identities of one call. Default 8192: 131,072 tokens in blocks of 16, in one message.",
+    )
+    max_held: int = Field(
+        16_384, ge=1, le=1 << 20,
+        description="Most leases and reservations of one session, in blocks. Default 16384: two calls of max_ids.",
+    )
+    max_holds: int = Field(
+        131_072, ge=1024, le=16 << 20,
+        description="Most leases and reservations of all sessions, in blocks, 30 bytes each. Default 131072.",
+    )
+    max_moves: int = Field(
+        256, ge=1, le=65_536,
+        description="Most moves of blocks between tiers under way. Default 256: each pins a slot at both ends.",
+    )
+    mover_threads: int = Field(
+        4, ge=1, le=64,
+        description="Threads that copy between tiers. Default 4: spill I/O waits, copies saturate memory with two.",
+    )
+
+    # Running it.
+    stop_timeout_s: float = Field(
+        10.0, ge=0, le=15.0,
+        description="How long a stop waits for calls under way, seconds; at most 15: the exit is within 20.",
+    )
+    log_level: LogLevel = Field(LogLevel.INFO, description="Least level that is logged.")
+    log_format: LogFormat = Field(LogFormat.CONSOLE, description="Lines for people, or one JSON object a line.")
+
+    @field_validator("hbm_bytes")
+    @classmethod
+    def _off_or_a_page(cls, value: int) -> int:
+        return _page_or_zero(value)
+
+    @field_validator("segment_bytes")
+    @classmethod
+    def _whole_pages(cls, value: int) -> int:
+        if value % PAGE_BYTES:
+            raise ValueError(f"{value} is not a multiple of {PAGE_BYTES}")
+        return _page_or_zero(value)
+
+    @field_validator("catalog_rows")
+    @classmethod
+    def _enough_rows(cls, value: int) -> int:
+        if 0 < value < 64:
+            raise ValueError(f"{value} is too small: at least 64, or 0 for the default")
+        return value
+
+    @field_validator("spill")
+    @classmethod
+    def _known_spill(cls, value: SecretStr) -> SecretStr:
+        text = value.get_secret_value()
+        if text not in ("embedded", "memory", "none") and not re.match(r"(rediss?|unix)://\S+$", text):
+            raise ValueError('not "embedded", "memory", "none" or a redis://, rediss:// or unix:// URL')
+        return value
+
+    @field_validator("listen")
+    @classmethod
+    def _known_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            _check_address(address)
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        _check_tcp(self)
+        if len(os.fsencode(self.state_dir / "attach.sock")) > SOCKET_PATH_BYTES_MAX:
+            raise ValueError(f"state_dir: its sockets' paths would be longer than {SOCKET_PATH_BYTES_MAX} bytes")
+        if self.segment_bytes and len(self.host_segments) + len(self.hbm_segments) > SEGMENTS_MAX:
+            raise ValueError(f"segment_bytes: {self.segment_bytes} cuts the arenas into more than {SEGMENTS_MAX}")
+        if self.max_held > self.max_holds:
+            raise ValueError(f"max_held: {self.max_held} is more than max_holds, {self.max_holds}")
+        return self
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What gRPC listens on."""
+        return self.listen or (f"unix://{self.state_dir}/tierd.sock",)
+
+    @property
+    def host_segments(self) -> tuple[tuple[int, int], ...]:
+        """(number, bytes) of the host arena's segments."""
+        return _cut(self.host_bytes, self._segment_bytes(), 1)
+
+    @property
+    def hbm_segments(self) -> tuple[tuple[int, int], ...]:
+        return _cut(self.hbm_bytes, self._segment_bytes(), 0x4000)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the catalog."""
+        if self.catalog_rows:
+            return self.catalog_rows
+        spill = 0 if self.spill.get_secret_value() == "none" else self.spill_bytes_max
+        expected = (self.host_bytes + self.hbm_bytes + spill) // EXPECTED_BLOCK_BYTES
+        return min(max(expected, 65_536), 16 << 20)
+
+    @property
+    def ghosts(self) -> int:
+        """Rows of the ghost table."""
+        return self.ghost_rows or min(4 * self.rows, 16 << 20)
+
+    def _segment_bytes(self) -> int:
+        if self.segment_bytes:
+            return self.segment_bytes
+        size = SEGMENT_BYTES_DEFAULT
+        while _count(self.host_bytes, size) + _count(self.hbm_bytes, size) > SEGMENTS_MAX:
+            size *= 2
+        return size
+
+    def public(self) -> dict[str, Any]:
+        """For listings and logs: everything, with credentials masked."""
+        shown = self.model_dump(mode="json")
+        shown["spill"] = masked_url(self.spill.get_secret_value())
+        shown["listen"] = list(self.addresses)
+        return shown
+
+
+def masked_url(url: str) -> str:
+    """The URL with its user's password, and every value of its query, replaced by ***.
+
+    Cut by hand: a password with a slash, which a URL parser takes for the path, must not slip through.
+    """
+    scheme, separator, rest = url.partition("://")
+    body, mark, query = rest.partition("?")
+    credentials, at, place = body.rpartition("@")
+    if at:
+        user, colon, _ = credentials.partition(":")
+        body = f"{user}:***@{place}" if colon else f"***@{place}"
+    return scheme + separator + body + mark + re.sub(r"=[^&]*", "=***", query)
+
+
+def _page_or_zero(value: int) -> int:
+    if 0 < value < PAGE_BYTES:
+        raise ValueError(f"{value} is too small: 0 or at least {PAGE_BYTES} bytes; write sizes such as 512MiB")
+    return value
+
+
+def _check_address(address: str) -> None:
+    if address.startswith("unix:"):
+        path = address.removeprefix("unix:").removeprefix("//")
+        if not path.startswith("/") or len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+            raise ValueError(f"{address!r} is not unix:///PATH, the path at most {SOCKET_PATH_BYTES_MAX} bytes")
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f"{address!r} is neither unix:///PATH nor HOST:PORT")
+
+
+def _check_tcp(settings: Settings) -> None:
+    for address in settings.listen:
+        host = address.rpartition(":")[0].strip("[]")
+        local = address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
+        if not local and not settings.insecure:
+            raise ValueError(
+                f"listen: {address} can be reached by other machines, without encryption or authentication; "
+                "use a loopback address or a Unix socket, or say --insecure"
+            )
+
+
+def _count(size: int, segment: int) -> int:
+    return -(-size // segment)
+
+
+def _cut(size: int, segment: int, first: int) -> tuple[tuple[int, int], ...]:
+    """Segments of an arena: whole ones and a smaller last one; less than a page at the end is left out."""
+    whole = size // PAGE_BYTES * PAGE_BYTES
+    return tuple((first + n, min(segment, whole - n * segment)) for n in range(_count(whole, segment)))
