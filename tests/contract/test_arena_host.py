@@ -17,7 +17,7 @@ class TestHostArena(ArenaContract):
     @pytest.fixture
     def arena(self, tmp_path: Path) -> Iterator[ArenaStore]:
         directory = SharedDirectory(tmp_path, bytes(16))
-        files = directory.create([WantedFile(str(n), size, "host_bytes") for n, size in SEGMENTS.items()])
+        files = directory.replace([WantedFile(str(n), size, "host_bytes") for n, size in SEGMENTS.items()])
         arena = HostArena({number: files[str(number)].array() for number in SEGMENTS})
         yield arena
         arena.close()

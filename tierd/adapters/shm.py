@@ -104,9 +104,14 @@ class SharedDirectory:
             return None
         return SharedFile(self.path_of(wanted.name), fd, wanted.size)
 
-    def create(self, wanted: Sequence[WantedFile]) -> dict[str, SharedFile]:
-        """New zeroed files, all or none. Raises NoRoom naming sizes, path and setting."""
-        self._check_room(wanted)
+    def replace(self, wanted: Sequence[WantedFile]) -> dict[str, SharedFile]:
+        """New zeroed files in the place of old ones of these names, all or none.
+
+        Raises NoRoom naming sizes, path and setting; where that is plain from the start nothing is removed.
+        """
+        names = [one.name for one in wanted]
+        self._check_room(wanted, freed=sum(self._size_of(name) for name in names))
+        self.remove(names)
         made: dict[str, SharedFile] = {}
         try:
             for one in wanted:
@@ -120,7 +125,6 @@ class SharedDirectory:
 
     def _create_one(self, wanted: WantedFile) -> SharedFile:
         path = self.path_of(wanted.name)
-        path.unlink(missing_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.posix_fallocate(fd, 0, wanted.size)
@@ -145,9 +149,15 @@ class SharedDirectory:
             return False
         return int.from_bytes(buffer.raw[:8], "little") == magic_tmpfs
 
-    def _check_room(self, wanted: Sequence[WantedFile]) -> None:
+    def _size_of(self, name: str) -> int:
         try:
-            room = self.room_bytes()
+            return self.path_of(name).stat().st_blocks * 512
+        except FileNotFoundError:
+            return 0
+
+    def _check_room(self, wanted: Sequence[WantedFile], freed: int) -> None:
+        try:
+            room = self.room_bytes() + freed
         except FileNotFoundError:
             raise NoRoom(f"shm_dir: {self.path} does not exist") from None
         if sum(one.size for one in wanted) > room:

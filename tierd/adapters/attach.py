@@ -1,0 +1,308 @@
+"""The attach socket: hands descriptors of shared memory to processes that the kernel vouches for.
+
+Protocol in docs/format.md, section 7. gRPC can neither pass descriptors nor name its peer's process; this
+socket does both, and its peers are what sessions are bound to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from tierd.adapters.processes import Process, ProcessWatch, identify, is_alive
+from tierd.core.errors import TierdError
+from tierd.core.messages import Tier
+
+log = structlog.get_logger(__name__)
+
+FRAME_BYTES_MAX = 4096
+FRAME_DEADLINE_S = 2.0
+CONNECTIONS_MAX = 1024
+ACCEPT_RETRY_S = 0.1
+SOCKET_PATH_BYTES_MAX = 107
+_LENGTH = struct.Struct("<I")
+_PEER = struct.Struct("3i")
+
+FOREIGN_START_TIME = 1
+"""Start time recorded with pid 0: a process of another pid namespace, which the kernel shows as pid 0."""
+
+
+class AttachedSessions(Protocol):
+    """What the socket needs of the service. All calls are made on the event loop and return at once."""
+
+    def bind_process(self, session: int, token: bytes, pid: int, start_time: int) -> None:
+        """Binds a session to its process. Raises NotFound or Refused."""
+
+    def process_ended(self, session: int) -> None:
+        """The session's process is dead; unknown sessions are ignored."""
+
+    def segments_reserved(self, session: int) -> frozenset[int]:
+        """Segments in which the session holds reservations now."""
+
+
+class Mapped(Protocol):
+    """A file whose descriptors are handed out."""
+
+    @property
+    def size(self) -> int: ...
+
+    def descriptor(self, *, writable: bool) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What may be mapped: the catalog, and (number, tier, file) of each segment."""
+
+    boot: bytes
+    catalog: Mapped
+    segments: Sequence[tuple[int, Tier, Mapped]]
+    domain: str = "default"
+
+
+class BadFrame(Exception):
+    """The peer does not speak the protocol; its connection is closed."""
+
+
+class NotAllowed(Exception):
+    """A request that is answered with its text; the connection stays."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One connection. `process`: None for a peer of another pid namespace."""
+
+    sock: socket.socket
+    process: Process | None
+    sessions: set[int] = field(default_factory=set)
+
+
+class AttachServer:
+    """Listens on a Unix socket; one task per connection, all within `serve`."""
+
+    def __init__(self, path: Path, offer: Offer, sessions: AttachedSessions, watch: ProcessWatch) -> None:
+        self.path = path
+        self._offer = offer
+        self._sessions = sessions
+        self._watch = watch
+        self._connections = 0
+        self._listener: socket.socket | None = None
+
+    def listen(self) -> None:
+        """Binds, mode 0600. The caller owns the directory, so a socket found there is a dead daemon's."""
+        self.path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listener.setblocking(False)
+        listener.bind(str(self.path))
+        self.path.chmod(0o600)
+        listener.listen(128)
+        self._listener = listener
+
+    async def serve(self) -> None:
+        """Answers until cancelled; then closes every connection and removes the socket."""
+        listener = self._listener
+        assert listener is not None, "listen() first"
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    sock = await _accept(listener)
+                    group.create_task(self._connection(sock))
+        finally:
+            listener.close()
+            self.path.unlink(missing_ok=True)
+
+    async def _connection(self, sock: socket.socket) -> None:
+        """One peer from its first byte to its end; whatever it does harms only itself."""
+        peer: _Peer | None = None
+        self._connections += 1
+        try:
+            peer = self._admit(sock)
+            await self._converse(peer)
+        except BadFrame as error:
+            log.warning("attach_closed", reason=str(error))
+            with contextlib.suppress(OSError, TimeoutError):
+                await _send(sock, {"ok": False, "error": str(error)}, [])
+        except TimeoutError:
+            log.warning("attach_closed", reason=f"a frame took more than {FRAME_DEADLINE_S} s")
+        except OSError as error:
+            log.info("attach_closed", reason=str(error))
+        except Exception:  # a fault met on behalf of one peer must not end the daemon for the others
+            log.exception("attach_fault")
+        finally:
+            self._connections -= 1
+            sock.close()
+            if peer is not None:
+                self._hung_up(peer)
+
+    def _admit(self, sock: socket.socket) -> _Peer:
+        if self._connections > CONNECTIONS_MAX:
+            raise BadFrame(f"more than {CONNECTIONS_MAX} connections")
+        pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if uid not in (0, os.geteuid()):
+            raise BadFrame(f"uid {uid} is neither the daemon's ({os.geteuid()}) nor root")
+        try:
+            return _Peer(sock, identify(pid) if pid > 0 else None)
+        except ProcessLookupError as error:
+            raise BadFrame(str(error)) from error
+
+    async def _converse(self, peer: _Peer) -> None:
+        while (frame := await _receive(peer.sock)) is not None:
+            descriptors: list[int] = []
+            try:
+                reply = self._answer(peer, _parsed(frame), descriptors)
+                await _send(peer.sock, reply, descriptors)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def _answer(self, peer: _Peer, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        """The reply to one request; descriptors to send with it are added to the list."""
+        try:
+            match request.get("op"):
+                case "attach":
+                    return self._attach(peer, request, descriptors)
+                case "writable":
+                    return self._writable(peer, request, descriptors)
+                case other:
+                    raise NotAllowed(f"op {other!r} is unknown; there are attach and writable")
+        except (NotAllowed, TierdError) as error:
+            return {"ok": False, "error": str(error)}
+
+    def _attach(self, peer: _Peer, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        session = _field(request, "session", int)
+        try:
+            token = bytes.fromhex(_field(request, "token", str))
+        except ValueError:
+            raise NotAllowed("token is not hexadecimal") from None
+        self._bind(peer, session, token)
+        offer = self._offer
+        descriptors.append(offer.catalog.descriptor(writable=False))
+        for _, _, file in offer.segments:
+            descriptors.append(file.descriptor(writable=False))
+        listed = [{"id": number, "tier": int(tier), "bytes": file.size} for number, tier, file in offer.segments]
+        return {"ok": True, "boot": offer.boot.hex(), "domain": offer.domain, "segments": listed}
+
+    def _bind(self, peer: _Peer, session: int, token: bytes) -> None:
+        process = peer.process
+        if process is None:
+            self._sessions.bind_process(session, token, 0, FOREIGN_START_TIME)
+        else:
+            self._sessions.bind_process(session, token, process.pid, process.start_time)
+            if not self._watch.watch(process, session):
+                self._sessions.process_ended(session)
+                raise NotAllowed(f"pid {process.pid} has ended")
+        peer.sessions.add(session)
+        log.info("attached", session=session, pid=process.pid if process else 0)
+
+    def _writable(self, peer: _Peer, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        wanted = _field(request, "segment", int)
+        held = {segment for session in peer.sessions for segment in self._sessions.segments_reserved(session)}
+        if wanted not in held:
+            raise NotAllowed(f"no session of this connection holds a reservation in segment {wanted}")
+        for number, _, file in self._offer.segments:
+            if number == wanted:
+                descriptors.append(file.descriptor(writable=True))
+                return {"ok": True}
+        raise NotAllowed(f"segment {wanted} cannot be mapped")
+
+    def _hung_up(self, peer: _Peer) -> None:
+        """A closed socket is a hint: the process decides, or the hint itself where there is no process."""
+        for session in peer.sessions:
+            if peer.process is None or not is_alive(peer.process):
+                self._sessions.process_ended(session)
+
+
+async def _accept(listener: socket.socket) -> socket.socket:
+    """The next connection. Out of descriptors it waits for some to come back instead of failing."""
+    while True:
+        try:
+            sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+        except OSError as error:
+            log.warning("attach_accept_failed", reason=str(error))
+            await asyncio.sleep(ACCEPT_RETRY_S)
+        else:
+            sock.setblocking(False)
+            return sock
+
+
+def _field(request: dict[str, Any], name: str, kind: Callable[..., Any]) -> Any:
+    value = request.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):  # type: ignore[arg-type]
+        raise NotAllowed(f"{name} is missing or of the wrong type")
+    return value
+
+
+def _parsed(frame: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(frame)
+    except (ValueError, RecursionError) as error:
+        raise BadFrame(f"a frame is no JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise BadFrame("a frame is no JSON object")
+    return request
+
+
+async def _receive(sock: socket.socket) -> bytes | None:
+    """One frame; None at the end of the stream. Waits for its first byte as long as it takes."""
+    first = await asyncio.get_running_loop().sock_recv(sock, _LENGTH.size)
+    if not first:
+        return None
+    async with asyncio.timeout(FRAME_DEADLINE_S):
+        head = first + await _exactly(sock, _LENGTH.size - len(first))
+        (size,) = _LENGTH.unpack(head)
+        if size > FRAME_BYTES_MAX:
+            raise BadFrame(f"a frame of {size} bytes; at most {FRAME_BYTES_MAX}")
+        return await _exactly(sock, size)
+
+
+async def _exactly(sock: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < size:
+        more = await loop.sock_recv(sock, size - len(data))
+        if not more:
+            raise BadFrame("the stream ended inside a frame")
+        data += more
+    return data
+
+
+async def _send(sock: socket.socket, reply: dict[str, Any], descriptors: Sequence[int]) -> None:
+    """One frame with its descriptors, which travel with the first byte."""
+    text = json.dumps(reply, separators=(",", ":")).encode()
+    frame = _LENGTH.pack(len(text)) + text
+    async with asyncio.timeout(FRAME_DEADLINE_S):
+        sent = await _send_first(sock, frame, descriptors)
+        await asyncio.get_running_loop().sock_sendall(sock, frame[sent:])
+
+
+async def _send_first(sock: socket.socket, frame: bytes, descriptors: Sequence[int]) -> int:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))]
+    while True:
+        try:
+            return sock.sendmsg([frame], rights if descriptors else [])
+        except BlockingIOError:
+            await _until_writable(sock)
+
+
+async def _until_writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def now() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_writer(sock.fileno(), now)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(sock.fileno())
