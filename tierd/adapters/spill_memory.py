@@ -1,0 +1,82 @@
+"""The spill tier in this process's memory: the trivial twin of the Redis store, and a spill tier for tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tierd.adapters.envelope import HEADER_BYTES, decode_header, encode_header
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull
+from tierd.ports import SpillHealth, StoredBlock
+from tierd_client.format import U8Array
+
+
+class MemorySpillStore:
+    """Stored values by (fingerprint, identity), header included as on a server.
+
+    `values` is open to tests, which damage or remove what is in it; `flush` is what a server restart does.
+    """
+
+    def __init__(self, capacity_bytes: int, wall_clock: Callable[[], float] = time.time) -> None:
+        """capacity_bytes: of values with their headers; a put beyond it is SpillFull."""
+        self.values: dict[tuple[bytes, bytes], bytes] = {}
+        self._capacity_bytes = capacity_bytes
+        self._used_bytes = 0
+        self._wall_clock = wall_clock
+        self._marked = False
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None:
+        if payload.nbytes != block.size:
+            raise ValueError(f"{payload.nbytes} bytes for a block of {block.size}")
+        value = encode_header(block, self._wall_clock()) + payload.tobytes()
+        key = (block.fingerprint, block.identity)
+        with self._lock:
+            self._check_open(deadline_s)
+            used = self._used_bytes + len(value) - len(self.values.get(key, b""))
+            if used > self._capacity_bytes:
+                raise SpillFull(f"memory spill: {used} bytes would be more than its {self._capacity_bytes}")
+            self.values[key] = value
+            self._used_bytes = used
+
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
+        with self._lock:
+            self._check_open(deadline_s)
+            value = self.values.get((fingerprint, identity))
+        if value is None:
+            raise BlockVanished(f"block {identity.hex()} is not in the memory spill")
+        block = decode_header(value[:HEADER_BYTES], fingerprint, identity, len(value) - HEADER_BYTES)
+        if block.size != out.nbytes:
+            raise BlockDamaged(f"payload bytes: found {block.size}, expected {out.nbytes}")
+        out[...] = np.frombuffer(value, np.uint8, offset=HEADER_BYTES).reshape(out.shape)
+        return block
+
+    def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
+        with self._lock:
+            self._check_open(deadline_s)
+            for identity in identities:
+                self._used_bytes -= len(self.values.pop((fingerprint, identity), b""))
+
+    def probe(self, deadline_s: float) -> SpillHealth:
+        with self._lock:
+            self._check_open(deadline_s)
+            same, self._marked = self._marked, True
+        return SpillHealth(same, "" if same else "the marker was absent: a new or flushed store")
+
+    def flush(self) -> None:
+        """Forgets everything, the marker too."""
+        with self._lock:
+            self.values.clear()
+            self._used_bytes = 0
+            self._marked = False
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self, deadline_s: float) -> None:
+        if self._closed or deadline_s <= 0:
+            raise SpillDown(f"memory spill: {'closed' if self._closed else 'the deadline passed'}")

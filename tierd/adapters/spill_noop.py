@@ -1,0 +1,35 @@
+"""The spill tier that is switched off: it holds nothing and takes nothing."""
+
+# ruff: noqa: ARG002  the port names the arguments
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tierd.core.errors import BlockVanished, SpillFull
+from tierd.ports import SpillHealth, StoredBlock
+from tierd_client.format import U8Array
+
+
+class NoopSpillStore:
+    """Stands where a spill store is wanted and none is configured.
+
+    `put` raises SpillFull, so a demotion fails as it does on a full server: the block stays above or is
+    dropped there. It is never SpillDown, because being off is not being unwell: no breaker opens and health
+    does not report it. `get` is a miss.
+    """
+
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None:
+        raise SpillFull("the spill tier is off")
+
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
+        raise BlockVanished("the spill tier is off")
+
+    def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
+        """There is nothing to remove."""
+
+    def probe(self, deadline_s: float) -> SpillHealth:
+        return SpillHealth(same=False, detail="the spill tier is off")
+
+    def close(self) -> None:
+        """There is nothing to close."""
