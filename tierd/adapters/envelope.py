@@ -23,6 +23,7 @@ CODEC_NONE = 0
 CIPHER_NONE = 0
 
 _FIELDS = struct.Struct("<8sHHHH32s32s32sIIQQQqdddd64x")
+_FRAME = struct.Struct("<8sHH")
 _CHECKSUM = struct.Struct("<Q")
 _NO_PARENT = bytes(IDENTITY_BYTES)
 # Columns of the catalog that the fields end up in are narrower than the envelope's.
@@ -60,8 +61,8 @@ def decode_header(header: bytes, fingerprint: bytes, identity: bytes, payload_by
     fields = _FIELDS.unpack_from(header)
     _expect("codec", fields[3], CODEC_NONE)
     _expect("cipher", fields[4], CIPHER_NONE)
-    _expect("fingerprint", fields[5].hex(), fingerprint.hex())
-    _expect("identity", fields[6].hex(), identity.hex())
+    _expect("fingerprint", fields[5], fingerprint)
+    _expect("identity", fields[6], identity)
     _expect("payload bytes", fields[10], payload_bytes)
     record = Record(touches=fields[12], last=fields[13], ema=fields[14], crf=fields[15], wall=fields[16])
     _check_numbers(fields[8], record)
@@ -76,12 +77,12 @@ def _check_frame(header: bytes) -> None:
     """Magic, version and checksum, in the order in which they give each other meaning."""
     if len(header) != HEADER_BYTES:
         raise BlockDamaged(f"header: {len(header)} bytes, not {HEADER_BYTES}")
-    magic, version, header_bytes = struct.unpack_from("<8sHH", header)
+    magic, version, header_bytes = _FRAME.unpack_from(header)
     _expect("magic", magic, MAGIC)
     _expect("version", version, VERSION)
     _expect("header bytes", header_bytes, HEADER_BYTES)
     found = _CHECKSUM.unpack_from(header, _FIELDS.size)[0]
-    _expect("header checksum", f"{found:016x}", f"{xxhash.xxh3_64_intdigest(header[: _FIELDS.size]):016x}")
+    _expect("header checksum", found, xxhash.xxh3_64_intdigest(header[: _FIELDS.size]))
 
 
 def _check_numbers(group: int, record: Record) -> None:
@@ -96,4 +97,8 @@ def _check_numbers(group: int, record: Record) -> None:
 
 def _expect(field: str, found: object, wanted: object) -> None:
     if found != wanted:
-        raise BlockDamaged(f"{field}: found {found!r}, expected {wanted!r}")
+        raise BlockDamaged(f"{field}: found {_shown(found)}, expected {_shown(wanted)}")
+
+
+def _shown(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)

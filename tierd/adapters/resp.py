@@ -6,10 +6,13 @@ and back by sendmsg and recv_into, which release the GIL. Nothing here knows of 
 
 from __future__ import annotations
 
+import math
+import select
+import socket
 import ssl
+import struct
 import time
 from collections.abc import Sequence
-from socket import socket
 
 CRLF = b"\r\n"
 LINE_BYTES_MAX = 4096
@@ -18,6 +21,7 @@ SMALL_REPLY_BYTES_MAX = 1 << 20
 """Longest value that `reply` takes; blocks are read by `value_into`."""
 _READ_BYTES = 4096
 _NIL = b"_"
+_LAST_WORDS_S = 0.01
 
 
 class Deadline:
@@ -47,6 +51,70 @@ class ProtocolError(Exception):
     """What came is not a reply of the expected kind."""
 
 
+class PlainChannel:
+    """Bytes over a socket without TLS, blocking in the kernel so that a block takes few system calls."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        sock.settimeout(None)
+        self._writable = select.poll()
+        self._writable.register(sock, select.POLLOUT)
+
+    def send(self, buffers: Sequence[memoryview], deadline: Deadline) -> int:
+        """Sends some of the bytes and says how many."""
+        while True:
+            try:
+                return self._sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._writable.poll(math.ceil(deadline.left_s() * 1e3))
+
+    def receive(self, into: Sequence[memoryview], deadline: Deadline, flags: int) -> int:
+        """Receives some bytes, with MSG_WAITALL all of them, and says how many; 0 at the end of the stream."""
+        # The kernel counts this time down over the whole call, MSG_WAITALL included.
+        seconds, rest = divmod(deadline.left_s(), 1.0)
+        limit = struct.pack("ll", int(seconds), max(1, int(rest * 1e6)))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        try:
+            return self._sock.recvmsg_into(into, 0, flags)[0]
+        except BlockingIOError:
+            raise TimeoutError("the deadline passed") from None
+
+    def quiet(self) -> bool:
+        """Whether the peer has neither hung up nor sent anything."""
+        try:
+            self._sock.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+class TlsChannel:
+    """Bytes over a TLS socket, which knows neither scattered buffers nor flags."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+
+    def send(self, buffers: Sequence[memoryview], deadline: Deadline) -> int:
+        self._sock.settimeout(deadline.left_s())
+        return self._sock.send(buffers[0])
+
+    def receive(self, into: Sequence[memoryview], deadline: Deadline, _flags: int) -> int:
+        self._sock.settimeout(deadline.left_s())
+        return self._sock.recv_into(into[0])
+
+    def quiet(self) -> bool:
+        self._sock.settimeout(0.0)
+        try:
+            self._sock.recv(1)
+        except ssl.SSLWantReadError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
 class Wire:
     """One connection, one command at a time.
 
@@ -54,25 +122,14 @@ class Wire:
     settled must be closed: its next reply would belong to somebody else's command.
     """
 
-    def __init__(self, sock: socket) -> None:
-        self._sock = sock
-        # An SSLSocket has no sendmsg.
-        self._scatter = not isinstance(sock, ssl.SSLSocket)
+    def __init__(self, sock: socket.socket) -> None:
+        self._channel = TlsChannel(sock) if isinstance(sock, ssl.SSLSocket) else PlainChannel(sock)
         self._pending = bytearray()
         self.settled = True
 
     def idle_and_open(self) -> bool:
         """Whether the peer has neither closed the connection nor sent anything unasked."""
-        if self._pending or not self.settled:
-            return False
-        self._sock.settimeout(0.0)
-        try:
-            self._sock.recv(1)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            return False
-        return False
+        return self.settled and not self._pending and self._channel.quiet()
 
     def send(self, buffers: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Sends one command without joining its buffers."""
@@ -80,12 +137,7 @@ class Wire:
         rest = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         try:
             while rest:
-                self._sock.settimeout(deadline.left_s())
-                sent = self._sock.sendmsg(rest) if self._scatter else self._sock.send(rest[0])
-                while rest and sent >= rest[0].nbytes:
-                    sent -= rest.pop(0).nbytes
-                if sent:
-                    rest[0] = rest[0][sent:]
+                rest = _after(rest, self._channel.send(rest, deadline))
         except (BrokenPipeError, ConnectionResetError) as error:
             self._raise_last_words(error)
             raise
@@ -115,25 +167,30 @@ class Wire:
         return None
 
     def fill(self, out: memoryview, deadline: Deadline) -> None:
-        """Receives exactly len(out) bytes into `out`."""
-        buffered = min(len(self._pending), out.nbytes)
-        out[:buffered] = self._pending[:buffered]
-        del self._pending[:buffered]
-        rest = out[buffered:]
-        while rest.nbytes:
-            self._sock.settimeout(deadline.left_s())
-            got = self._sock.recv_into(rest)
-            if not got:
-                raise ConnectionResetError("the server closed the connection in the middle of a value")
-            rest = rest[got:]
+        """Receives the next len(out) bytes of a value."""
+        self._receive_all([out], deadline)
 
-    def end_value(self, deadline: Deadline) -> None:
-        """Receives the end of a value; the wire is settled then."""
+    def fill_last(self, out: memoryview, deadline: Deadline) -> None:
+        """Receives the last len(out) bytes of a value and its end; the wire is settled then."""
         end = bytearray(2)
-        self.fill(memoryview(end), deadline)
+        self._receive_all([out, memoryview(end)], deadline)
         if end != CRLF:
             raise ProtocolError(f"{bytes(end)!r} where a value should end")
         self.settled = True
+
+    def _receive_all(self, views: list[memoryview], deadline: Deadline) -> None:
+        got = sum(self._from_pending(view) for view in views)
+        while rest := _after(views, got):
+            views = rest
+            got = self._channel.receive(views, deadline, socket.MSG_WAITALL)
+            if not got:
+                raise ConnectionResetError("the server closed the connection in the middle of a value")
+
+    def _from_pending(self, out: memoryview) -> int:
+        count = min(len(self._pending), out.nbytes)
+        out[:count] = self._pending[:count]
+        del self._pending[:count]
+        return count
 
     def _head(self, deadline: Deadline, read_ahead: int) -> tuple[bytes, bytes]:
         """Kind and rest of a reply's first line. An error is raised, and leaves the wire settled."""
@@ -152,11 +209,11 @@ class Wire:
         while (end := self._pending.find(CRLF)) < 0:
             if len(self._pending) > LINE_BYTES_MAX:
                 raise ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes")
-            self._sock.settimeout(deadline.left_s())
-            got = self._sock.recv(read_ahead)
+            some = bytearray(read_ahead)
+            got = self._channel.receive([memoryview(some)], deadline, 0)
             if not got:
                 raise ConnectionResetError("the server closed the connection")
-            self._pending += got
+            self._pending += some[:got]
         line = bytes(self._pending[:end])
         del self._pending[: end + 2]
         return line
@@ -165,19 +222,26 @@ class Wire:
         if length > SMALL_REPLY_BYTES_MAX:
             raise ProtocolError(f"a value of {length} bytes, more than {SMALL_REPLY_BYTES_MAX}")
         value = bytearray(length)
-        self.fill(memoryview(value), deadline)
-        self.end_value(deadline)
+        self.fill_last(memoryview(value), deadline)
         return bytes(value)
 
     def _raise_last_words(self, error: OSError) -> None:
         """A server that refuses a command before its end says why and hangs up: ReplyError, if it did."""
-        self._sock.settimeout(0.0)
         try:
-            said = self._sock.recv(LINE_BYTES_MAX)
-        except OSError:
+            said = self._line(Deadline(_LAST_WORDS_S), LINE_BYTES_MAX)
+        except (OSError, ProtocolError):
             return
         if said.startswith(b"-"):
-            raise ReplyError(said[1:].split(CRLF)[0]) from error
+            raise ReplyError(said[1:]) from error
+
+
+def _after(views: list[memoryview], done: int) -> list[memoryview]:
+    """What is left of the views after `done` bytes."""
+    for index, view in enumerate(views):
+        if done < view.nbytes:
+            return [view[done:], *views[index + 1 :]]
+        done -= view.nbytes
+    return []
 
 
 def _number(text: bytes) -> int:

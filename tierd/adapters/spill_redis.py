@@ -149,8 +149,7 @@ class RedisSpillStore:
             block = decode_header(bytes(header), fingerprint, identity, value_bytes - HEADER_BYTES)
             if block.size != view.nbytes:
                 raise BlockDamaged(f"payload bytes: found {block.size}, expected {view.nbytes}")
-            wire.fill(view, deadline)
-            wire.end_value(deadline)
+            wire.fill_last(view, deadline)
             return block
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
