@@ -1,0 +1,212 @@
+"""The processes of the demo and the directories they live in; all are gone when the stage is left.
+
+    demo ── valkey-server     the spill tier; outlives the daemon
+         ├─ tierd serve       killed and started again
+         ├─ worker a, b       one model each
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tierd.adapters.spill_embedded import EmbeddedValkey
+from tierd.demo.channel import Channel, ChannelClosed
+from tierd.demo.model import ModelSource
+from tierd_client import Client
+from tierd_client.errors import Unavailable
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 25.0
+LOAD_TIMEOUT_S = 180.0
+"""For a worker to import torch and load its model on a busy machine."""
+PROMPT_TIMEOUT_S = 120.0
+SPILL_BYTES_MAX = 2**30
+CATALOG_ROWS = 1024
+"""Enough for some hundred blocks, and small enough for the 64 MiB of shared memory of a container."""
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_SPARE_BYTES = 4 * 2**20
+"""Shared memory is used when it has so much more free than the tiers take; else the file system is."""
+LOG_LINES = 15
+
+
+class DemoFailed(RuntimeError):
+    """A process of the demo died or did not answer; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Capacities of the tiers above spill."""
+
+    hbm_bytes: int
+    host_bytes: int
+
+
+@dataclass(slots=True)
+class WorkerHandle:
+    """The demo's side of one worker."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    log: Path
+
+    def send(self, message: dict[str, Any]) -> None:
+        with self._explained():
+            self.channel.send(message, PROMPT_TIMEOUT_S)
+
+    def receive(self, timeout_s: float = PROMPT_TIMEOUT_S) -> dict[str, Any]:
+        with self._explained():
+            message = self.channel.receive(timeout_s)
+        if "error" in message:
+            raise DemoFailed(f"worker {self.name}: {message['error']}\n{_tail(self.log)}")
+        return message
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (ChannelClosed, TimeoutError) as error:
+            raise DemoFailed(f"worker {self.name}: {error}\n{_tail(self.log)}") from error
+
+
+class Stage:
+    """Use as a context manager; leaving it stops every process and removes every file."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self._daemon_command: list[str] = []
+        self.state_dir = Path()
+        self.spill_url = ""
+
+    def __enter__(self) -> Stage:
+        with ExitStack() as stack:
+            made = tempfile.mkdtemp(prefix="tierd-demo-")
+            self.state_dir = Path(made)
+            stack.callback(shutil.rmtree, made, ignore_errors=True)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def server(self) -> str:
+        return f"unix://{self.state_dir / 'tierd.sock'}"
+
+    # --- valkey and the daemon ------------------------------------------------------------------------
+
+    def start_spill(self) -> None:
+        valkey = EmbeddedValkey(self.state_dir / "spill", SPILL_BYTES_MAX)
+        self._stack.callback(valkey.stop)
+        valkey.start()
+        self.spill_url = valkey.url
+
+    def start_daemon(self, sizes: Sizes) -> None:
+        """Starts it for the first time and waits until it answers."""
+        shm_dir = self._shared_memory(sizes)
+        self._daemon_command = [
+            sys.executable, "-m", "tierd", "serve",
+            "--state-dir", str(self.state_dir / "state"), "--listen", self.server,
+            "--shm-dir", str(shm_dir), "--spill", self.spill_url, "--catalog-rows", str(CATALOG_ROWS),
+            "--hbm-bytes", str(sizes.hbm_bytes), "--host-bytes", str(sizes.host_bytes),
+        ]
+        self._stack.callback(self._stop_daemon)
+        self.restart_daemon()
+
+    def _shared_memory(self, sizes: Sizes) -> Path:
+        """A directory of the demo's own, so that whatever the daemon leaves in it can be removed."""
+        need = sizes.hbm_bytes + sizes.host_bytes + SHARED_MEMORY_SPARE_BYTES
+        roomy = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= need
+        made = tempfile.mkdtemp(prefix="tierd-demo-", dir=SHARED_MEMORY if roomy else self.state_dir)
+        self._stack.callback(shutil.rmtree, made, ignore_errors=True)
+        return Path(made)
+
+    def restart_daemon(self) -> None:
+        log = self.state_dir / "daemon.log"
+        with log.open("ab") as out:
+            # A session of its own: Ctrl-C reaches the demo alone, which stops the others in order.
+            self._daemon = subprocess.Popen(
+                self._daemon_command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                env=_without_settings(os.environ),
+            )
+        self._wait_ready(self._daemon, log)
+
+    def _wait_ready(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise DemoFailed(f"the daemon ended with status {process.returncode}\n{_tail(log)}")
+            try:
+                with Client(self.server, name="demo") as client:
+                    client.admin.occupancy()
+                return
+            except Unavailable:
+                time.sleep(0.05)
+        raise DemoFailed(f"the daemon was not ready within {READY_TIMEOUT_S:.0f} s\n{_tail(log)}")
+
+    def kill_daemon(self) -> None:
+        """SIGKILL, and waits for the end."""
+        if self._daemon is not None:
+            self._daemon.kill()
+            self._daemon.wait(STOP_TIMEOUT_S)
+
+    def _stop_daemon(self) -> None:
+        if self._daemon is not None:
+            _stop(self._daemon, STOP_TIMEOUT_S)
+
+    # --- workers --------------------------------------------------------------------------------------
+
+    def start_workers(self, names: list[str], source: ModelSource) -> list[WorkerHandle]:
+        """Starts them at the same time; they load their models before they know of a daemon."""
+        return [self._start_worker(name, source) for name in names]
+
+    def _start_worker(self, name: str, source: ModelSource) -> WorkerHandle:
+        ours, theirs = socket.socketpair()
+        log = self.state_dir / f"worker-{name}.log"
+        command = [sys.executable, "-m", "tierd.demo.worker", str(theirs.fileno())]
+        with log.open("ab") as out, theirs:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                pass_fds=[theirs.fileno()], env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            )
+        self._stack.callback(_stop, process, STOP_TIMEOUT_S)
+        worker = WorkerHandle(name, process, Channel(ours), log)
+        self._stack.callback(worker.channel.close)
+        worker.send({"source": asdict(source)})
+        return worker
+
+
+def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The demo's daemon is set by its flags alone."""
+    return {name: value for name, value in environ.items() if not name.startswith("TIERD_")}
+
+
+def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """SIGTERM, then SIGKILL for one that does not end."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout_s)
+
+
+def _tail(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(f"  | {line}" for line in lines[-LOG_LINES:])
