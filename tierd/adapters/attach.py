@@ -94,7 +94,7 @@ class AttachServer:
         self._offer = offer
         self._sessions = sessions
         self._watch = watch
-        self._connections = 0
+        self.connections = 0
         self._listener: socket.socket | None = None
 
     def listen(self) -> None:
@@ -117,13 +117,19 @@ class AttachServer:
                     sock = await _accept(listener)
                     group.create_task(self._connection(sock))
         finally:
-            listener.close()
+            self.close()
+
+    def close(self) -> None:
+        """Takes no more connections and removes the socket; idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
             self.path.unlink(missing_ok=True)
 
     async def _connection(self, sock: socket.socket) -> None:
         """One peer from its first byte to its end; whatever it does harms only itself."""
         peer: _Peer | None = None
-        self._connections += 1
+        self.connections += 1
         try:
             peer = self._admit(sock)
             await self._converse(peer)
@@ -138,13 +144,13 @@ class AttachServer:
         except Exception:  # a fault met on behalf of one peer must not end the daemon for the others
             log.exception("attach_fault")
         finally:
-            self._connections -= 1
+            self.connections -= 1
             sock.close()
             if peer is not None:
                 self._hung_up(peer)
 
     def _admit(self, sock: socket.socket) -> _Peer:
-        if self._connections > CONNECTIONS_MAX:
+        if self.connections > CONNECTIONS_MAX:
             raise BadFrame(f"more than {CONNECTIONS_MAX} connections")
         pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if uid not in (0, os.geteuid()):

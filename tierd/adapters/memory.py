@@ -26,8 +26,7 @@ from tierd_client.format import (
 
 HOST_SEGMENT_BASE = 1
 HBM_SEGMENT_BASE = 0x4000
-SEGMENTS_MAX = 64
-"""Segments of both arenas: the one reply of the attach socket that lists them holds 4 KiB."""
+SEGMENT_PREFIX = "seg-"
 
 
 class Start(Enum):
@@ -89,13 +88,11 @@ def open_memory(directory: SharedDirectory, plan: MemoryPlan, instance: bytes, b
     """Takes over what an earlier daemon of this instance left, else makes it. Raises NoRoom, OSError."""
     wanted = plan.files()
     found = set(directory.names())
-    twins = {segment_name(number) for number, _ in plan.twin_segments}
-    directory.remove(found - (wanted.keys() - twins))
     kept = _Kept(directory, plan, wanted, instance)
     try:
         start, reason = kept.decide(found)
         missing = [one for name, one in wanted.items() if name not in kept.files]
-        kept.files |= directory.replace(missing)
+        kept.files |= directory.replace(missing, old=found - kept.files.keys())
     except BaseException:
         kept.drop(list(kept.files))
         raise
@@ -106,7 +103,7 @@ def open_memory(directory: SharedDirectory, plan: MemoryPlan, instance: bytes, b
 
 
 def segment_name(number: int) -> str:
-    return f"seg-{number}"
+    return f"{SEGMENT_PREFIX}{number}"
 
 
 class _Kept:
@@ -128,7 +125,7 @@ class _Kept:
         whole = ["catalog", "sessions", *(segment_name(number) for number, _ in self._plan.host_segments)]
         if "catalog" not in found:
             return Start.NEW, ""
-        for name in whole:
+        for name in (*whole, *self._surplus(found)):
             problem = self._take(name)
             if problem:
                 self.drop(whole)
@@ -142,8 +139,15 @@ class _Kept:
             if file is not None:
                 file.close()
 
+    def _surplus(self, found: set[str]) -> list[str]:
+        """Host segments of the earlier daemon that are no longer wanted: its catalog points into them."""
+        numbers = {name: name.removeprefix(SEGMENT_PREFIX) for name in found - self._wanted.keys()}
+        return sorted(name for name, n in numbers.items() if n.isdecimal() and int(n) < HBM_SEGMENT_BASE)
+
     def _take(self, name: str) -> str:
         """Opens one file; returns what is wrong with it, empty when it was taken."""
+        if name not in self._wanted:
+            return f"{name}: the settings no longer ask for it"
         file = self._directory.open(self._wanted[name])
         if file is None:
             return f"{name}: not there, or not of the size that the settings ask for"

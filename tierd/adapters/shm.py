@@ -104,12 +104,12 @@ class SharedDirectory:
             return None
         return SharedFile(self.path_of(wanted.name), fd, wanted.size)
 
-    def replace(self, wanted: Sequence[WantedFile]) -> dict[str, SharedFile]:
-        """New zeroed files in the place of old ones of these names, all or none.
+    def replace(self, wanted: Sequence[WantedFile], old: Iterable[str] = ()) -> dict[str, SharedFile]:
+        """New zeroed files, all or none, in the place of `old` ones and of those that have their names.
 
         Raises NoRoom naming sizes, path and setting; where that is plain from the start nothing is removed.
         """
-        names = [one.name for one in wanted]
+        names = {one.name for one in wanted}.union(old)
         self._check_room(wanted, freed=sum(self._size_of(name) for name in names))
         self.remove(names)
         made: dict[str, SharedFile] = {}
