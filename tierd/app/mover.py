@@ -9,6 +9,7 @@ the loop in batches: one wake-up, however many moves ended.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,15 @@ MOVES_ACCEPTED_MAX = 100_000
 
 MOVES_PER_TICKET = 8
 """Moves that one job of a pool carries out before other jobs of the pool have their turn."""
+
+INLINE_BYTES = 64 * 1024
+"""Up to this a copy in memory takes less time than handing it to a thread and back (about 50 us)."""
+
+LOAD_BYTES_PER_S = 200e6
+"""Rate of loads from the spill tier assumed before one was measured."""
+
+LOAD_WEIGHT = 0.1
+"""Weight of the newest load in the mean of the rate."""
 
 LOG_EVERY_S = 10.0
 
@@ -61,6 +71,8 @@ class Mover:
         self._idle.set()
         self._stopping = False
         self._quiet_until = 0.0
+        self._threads = threads
+        self._load_bytes_per_s = LOAD_BYTES_PER_S
 
     # --- effects --------------------------------------------------------------------------------------
 
@@ -98,10 +110,16 @@ class Mover:
         """Moves not yet answered."""
         return self._accepted
 
+    def load_ms(self, size: int) -> int:
+        """Estimate of how long so many bytes take to come up from the spill tier, in ms, at least 1."""
+        return max(1, round(1000 * size / self._load_bytes_per_s))
+
     # --- bytes for streams and checks -----------------------------------------------------------------
 
     async def read(self, tier: Tier, address: int, size: int) -> U8Array:
         """A private copy of a block that the caller holds under lease."""
+        if size <= INLINE_BYTES and self._carrier.arena(tier).mappable:
+            return self._carrier.read(tier, address, size)
         return await self._run(self._copies, self._carrier.read, tier, address, size)
 
     async def write(self, tier: Tier, address: int, data: U8Array, checksum: int) -> bool:
@@ -110,12 +128,14 @@ class Mover:
         A caller that is cancelled gets its cancellation after the write has ended, so that a slot given back
         is never still being written.
         """
+        if len(data) <= INLINE_BYTES and self._carrier.arena(tier).mappable:
+            return self._carrier.write(tier, address, data, checksum)
         return await self._run(self._copies, self._carrier.write, tier, address, data, checksum)
 
-    async def check(self, view: BlockView, copy: CopyView) -> Check:
+    async def check(self, view: BlockView, copy: CopyView, timeout_s: float) -> Check:
         """Compares one copy with its checksum."""
         lane = self._spills if copy.tier is Tier.SPILL else self._copies
-        return await self._run(lane, self._carrier.check, view, copy)
+        return await self._run(lane, self._carrier.check, view, copy, timeout_s)
 
     # --- end ------------------------------------------------------------------------------------------
 
@@ -150,7 +170,12 @@ class Mover:
         return self._spills, move.source is Tier.SPILL
 
     def _carry(self, move: Move) -> None:
-        self._answer(self._carrier.carry(move))
+        began = time.monotonic()
+        result = self._carrier.carry(move)
+        if result.ok and move.source is Tier.SPILL:
+            rate = self._threads * move.size / max(time.monotonic() - began, 1e-6)
+            self._load_bytes_per_s += LOAD_WEIGHT * (rate - self._load_bytes_per_s)
+        self._answer(result)
 
     def _answer(self, result: MoveResult) -> None:
         self._outbox.append(result)

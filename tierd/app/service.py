@@ -1,0 +1,332 @@
+"""What the daemon can do, in core types: one method per verb of the API.
+
+A verb is one command to the engine. Where its reply leaves ids PENDING, the method waits for the moves they
+wait for and repeats the command for those ids alone, until none is left or the deadline passes; deadlines
+are in the event loop's time. A caller that goes away while it waits gets nothing: what was granted or
+leased for it is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import numpy as np
+
+from tierd.app.mover import Mover
+from tierd.app.namespaces import Namespace, Namespaces
+from tierd.app.sessions import Orphan, Session, Sessions
+from tierd.app.spill_watch import SpillWatch
+from tierd.app.writer import Ended, Writer
+from tierd.core import messages as m
+from tierd.core.errors import TierdError, Unavailable
+from tierd_client.format import I64Array, U8Array, U64Array
+
+PAUSE_FIRST_S = 0.001
+PAUSE_MAX_S = 0.05
+"""Pause before a command that made no progress is repeated again: doubles up to the maximum."""
+
+W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the daemon says of itself, fixed for its life. `requested_bytes`: per tier, 0 = off."""
+
+    boot_id: bytes
+    instance_id: bytes
+    attach_path: str
+    heartbeat_ms: int
+    max_ids: int
+    max_held: int
+    version: str
+    requested_bytes: Mapping[m.Tier, int]
+    config_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """Whether a tier serves now, and in words why (not)."""
+
+    serving: bool
+    text: str
+
+
+class Service:
+    """The verbs. All methods belong to the event loop's thread."""
+
+    def __init__(
+        self, writer: Writer, mover: Mover, namespaces: Namespaces, about: About, *,
+        orphans: Callable[[], Sequence[Orphan]] = tuple, spill_watch: SpillWatch | None = None,
+    ) -> None:
+        self.about = about
+        self.namespaces = namespaces
+        self.sessions = Sessions(writer, orphans)
+        self.writer = writer
+        self.mover = mover
+        self._spill_watch = spill_watch
+        self._registering = asyncio.Lock()
+        self.policy_epoch = self.occupancy().policy_epoch
+
+    # --- namespaces and sessions ----------------------------------------------------------------------
+
+    async def register(
+        self, canonical: bytes, fingerprint: bytes, schema_version: int, name: str, deadline: float
+    ) -> Namespace:
+        """Registers a layout, off the loop for the sake of its fsync, one at a time."""
+        try:
+            async with asyncio.timeout_at(deadline), self._registering:
+                call = asyncio.to_thread(self.namespaces.register, canonical, fingerprint, name, schema_version)
+                return await call
+        except TimeoutError as error:
+            raise Unavailable("the state directory's disk did not answer in time") from error
+
+    def open_session(self, client_name: str, pid: int) -> Session:
+        return self.sessions.open(client_name, pid)
+
+    def end_session(self, session: int) -> None:
+        """The session's stream has ended."""
+        self.sessions.stream_closed(session)
+
+    def bind_process(self, session: int, token: bytes, pid: int, start_time: int) -> None:
+        """Binds a session to its process (attach socket). NotFound, Refused."""
+        self.sessions.bind(session, token, pid, start_time)
+
+    def process_ended(self, session: int) -> None:
+        """The session's process is dead; unknown sessions are ignored."""
+        self.sessions.process_ended(session)
+
+    def segments_reserved(self, session: int) -> frozenset[int]:
+        """Segments in which the session holds reservations now."""
+        return self.sessions.segments_reserved(session)
+
+    async def detach(self, session: int, token: bytes, deadline: float) -> int:
+        """Ends a session of this or an earlier boot; returns the blocks released."""
+        return await self.sessions.detach(session, token, deadline)
+
+    # --- verbs ----------------------------------------------------------------------------------------
+
+    def lookup(self, blocks: m.Ids) -> m.LookedUp:
+        self._block_bytes(blocks)
+        return self.writer.ask(m.Lookup(blocks), m.LookedUp)
+
+    def ready_in_ms(self, below_bytes: int) -> int:
+        """Estimate of how long bytes take to come up from the spill tier; 0 for none."""
+        return self.mover.load_ms(below_bytes) if below_bytes else 0
+
+    async def reserve(
+        self, session: int, blocks: m.Ids, tier: m.Tier, sequence: str, deadline: float
+    ) -> m.ReserveReply:
+        """Slots to write blocks into, waiting for room."""
+        self.sessions.require(session)
+        size = self._block_bytes(blocks)
+
+        def ask(some: m.Ids, retry: bool) -> m.ReserveReply:
+            command = m.Reserve(session, some, size, tier, sequence, retry)
+            return self.writer.ask(command, m.ReserveReply)
+
+        reply = ask(blocks, False)
+        settled = False
+        try:
+            await self._settle(reply, m.Reserved.PENDING, lambda left: ask(blocks.take(left), True), deadline)
+            settled = True
+        finally:
+            granted = np.flatnonzero(reply.outcomes == m.Reserved.GRANTED)
+            if settled:
+                self.sessions.granted(session, tier, reply.addresses[granted], reply.generations[granted])
+            else:
+                self._give_back(m.Abort(session, blocks.ids[granted], reply.generations[granted], tier))
+        return reply
+
+    def commit(
+        self, session: int, ids: U8Array, generations: U64Array, checksums: U64Array, tier: m.Tier, sequence: str
+    ) -> m.Outcomes:
+        """Publishes written slots."""
+        self.sessions.require(session)
+        return self.commit_reserved(session, ids, generations, checksums, tier, sequence)
+
+    def commit_reserved(
+        self, session: int, ids: U8Array, generations: U64Array, checksums: U64Array, tier: m.Tier, sequence: str
+    ) -> m.Outcomes:
+        """`commit` for a stream of this daemon, also when its session is about to end."""
+        command = m.Commit(session, ids, generations, checksums, tier, sequence)
+        reply = self.writer.ask(command, m.Outcomes)
+        self.sessions.settled(session, tier, generations)
+        return reply
+
+    def abort(self, session: int, ids: U8Array, generations: U64Array, tier: m.Tier) -> m.Outcomes:
+        """Gives reserved slots back."""
+        self.sessions.require(session)
+        reply = self.writer.ask(m.Abort(session, ids, generations, tier), m.Outcomes)
+        self.sessions.settled(session, tier, generations)
+        return reply
+
+    def abort_reserved(self, session: int, ids: U8Array, generations: U64Array, tier: m.Tier) -> None:
+        """Gives back what a stream of this daemon reserved and did not commit. Never raises."""
+        self._give_back(m.Abort(session, ids, generations, tier))
+        self.sessions.settled(session, tier, generations)
+
+    async def acquire(self, session: int, blocks: m.Ids, sequence: str, deadline: float) -> m.AcquireReply:
+        """Pins blocks where the caller can read them, promoting them while it waits."""
+        self.sessions.require(session)
+        self._block_bytes(blocks)
+        reply = self.writer.ask(m.Acquire(session, blocks, sequence), m.AcquireReply)
+
+        def again(left: I64Array) -> m.AcquireReply:
+            command = m.Acquire(session, blocks.take(left), sequence, reply.lease)
+            rest = self.writer.ask(command, m.AcquireReply)
+            # It was known a moment ago, so what is a miss now was lost on its way up.
+            rest.outcomes[rest.outcomes == m.Acquired.MISS] = m.Acquired.LOST
+            reply.lease = rest.lease or reply.lease
+            return rest
+
+        settled = False
+        try:
+            await self._settle(reply, m.Acquired.PENDING, again, deadline)
+            settled = True
+        finally:
+            nothing = not (reply.outcomes == m.Acquired.LEASED).any()
+            if reply.lease and (nothing or not settled):
+                self.give_back_lease(session, reply.lease)
+                reply.lease = 0
+        return reply
+
+    def release(self, session: int, leases: tuple[int, ...]) -> int:
+        """Ends leases; returns blocks released."""
+        self.sessions.require(session)
+        return self.writer.ask(m.Release(session, leases), m.Done).count
+
+    def give_back_lease(self, session: int, lease: int) -> None:
+        """Ends a lease that never reached its client, or a stream's own. Never raises."""
+        self._give_back(m.Release(session, (lease,)))
+
+    def open_sequence(self, session: int, name: str, blocks: m.Ids) -> m.SequenceOpened:
+        self.sessions.require(session)
+        self._block_bytes(blocks)
+        return self.writer.ask(m.OpenSequence(session, name, blocks), m.SequenceOpened)
+
+    def close_sequence(self, session: int, name: str) -> None:
+        self.sessions.require(session)
+        self.writer.step(m.CloseSequence(session, name))
+
+    def observe(self, command: m.Observe) -> m.Observed:
+        """Reports attention over an open sequence."""
+        self.sessions.require(command.session)
+        return self.writer.ask(command, m.Observed)
+
+    async def evict(self, blocks: m.Ids, to: m.Tier | None, allow_drop: bool, deadline: float) -> m.Outcomes:
+        """Moves blocks down or drops them. A block whose move failed is dropped if the caller allows it."""
+        self._block_bytes(blocks)
+
+        def ask(some: m.Ids, target: m.Tier | None) -> m.Outcomes:
+            return self.writer.ask(m.Evict(some, target, allow_drop), m.Outcomes)
+
+        def failed(ended: Sequence[Ended]) -> None:
+            lost = {end.move.identity for end in ended if not end.result.ok}
+            where = np.flatnonzero(reply.outcomes == m.Evicted.PENDING)
+            where = where[[blocks.ids[i].tobytes() in lost for i in where]]
+            if len(where):
+                reply.outcomes[where] = m.Evicted.FAILED
+                if allow_drop:
+                    reply.outcomes[where] = ask(blocks.take(where), None).outcomes
+
+        reply = ask(blocks, to)
+        pending = m.Evicted.PENDING
+        await self._settle(reply, pending, lambda left: ask(blocks.take(left), to), deadline, failed)
+        return reply
+
+    async def readmit(self, blocks: m.Ids, to: m.Tier, deadline: float) -> m.Outcomes:
+        """Moves blocks up by identity."""
+        self._block_bytes(blocks)
+
+        def again(left: I64Array) -> m.Outcomes:
+            rest = self.writer.ask(m.Readmit(blocks.take(left), to), m.Outcomes)
+            rest.outcomes[rest.outcomes == m.Readmitted.MISS] = m.Readmitted.LOST
+            return rest
+
+        reply = self.writer.ask(m.Readmit(blocks, to), m.Outcomes)
+        await self._settle(reply, m.Readmitted.PENDING, again, deadline)
+        return reply
+
+    # --- admin ----------------------------------------------------------------------------------------
+
+    def occupancy(self) -> m.OccupancyReply:
+        return self.writer.ask(m.Occupancy(), m.OccupancyReply)
+
+    def tier_state(self, tier: m.Tier) -> TierState:
+        """Whether a tier serves now."""
+        if not self.about.requested_bytes.get(tier, 0):
+            return TierState(False, "off")
+        if tier is m.Tier.SPILL and self._spill_watch is not None and not self._spill_watch.is_up:
+            return TierState(False, f"down: {self._spill_watch.detail}")
+        return TierState(True, "serving")
+
+    def list_blocks(self, command: m.ListBlocks) -> m.BlockPage:
+        return self.writer.ask(command, m.BlockPage)
+
+    def describe(self, ids: U8Array) -> m.BlockPage:
+        return self.writer.ask(m.Describe(ids), m.BlockPage)
+
+    def explain(self, ids: U8Array, tier: m.Tier) -> m.Explained:
+        return self.writer.ask(m.Explain(ids, tier), m.Explained)
+
+    def plan(self, tier: m.Tier, size: int, limit: int) -> m.Planned:
+        return self.writer.ask(m.Plan(tier, size, limit), m.Planned)
+
+    def set_policy(self, spec: str) -> m.PolicySet:
+        reply = self.writer.ask(m.SetPolicy(spec), m.PolicySet)
+        self.policy_epoch = reply.epoch
+        return reply
+
+    def clear(self, command: m.Clear) -> m.Cleared:
+        return self.writer.ask(command, m.Cleared)
+
+    def drop_damaged(self, tier: m.Tier, ids: U8Array, generations: U64Array) -> None:
+        self.writer.step(m.DropDamaged(tier, ids, generations))
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _block_bytes(self, blocks: m.Ids) -> int:
+        return self.namespaces.block_bytes(blocks.namespace, blocks.group)
+
+    def _give_back(self, command: m.Abort | m.Release) -> None:
+        if isinstance(command, m.Abort) and not len(command.ids):
+            return
+        with suppress(TierdError):  # the session has ended meanwhile, and with it what it held
+            self.writer.step(command)
+
+    async def _settle(
+        self, reply: W, pending: int, again: Callable[[I64Array], W], deadline: float,
+        on_ended: Callable[[Sequence[Ended]], None] | None = None,
+    ) -> None:
+        """Repeats a command for the ids that are still `pending`, after what they wait for, into `reply`."""
+        loop = asyncio.get_running_loop()
+        waiting, pause_s = reply.waiting, PAUSE_FIRST_S
+        left = np.flatnonzero(reply.outcomes == pending)
+        while len(left):
+            ended = await self.writer.wait(waiting, deadline)
+            if on_ended is not None:
+                on_ended(ended)
+                left = np.flatnonzero(reply.outcomes == pending)
+            if loop.time() >= deadline or not len(left):
+                return
+            rest = again(left)
+            _merge(reply, left, rest)
+            waiting, before = rest.waiting, len(left)
+            left = np.flatnonzero(reply.outcomes == pending)
+            if len(left) < before:
+                pause_s = PAUSE_FIRST_S
+            elif len(left):
+                await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+def _merge(reply: W, where: I64Array, part: W) -> None:
+    """Puts the arrays of `part` into those of `reply` at the indices `where`."""
+    for field in fields(reply):
+        value = getattr(reply, field.name)
+        if isinstance(value, np.ndarray):
+            value[where] = getattr(part, field.name)
