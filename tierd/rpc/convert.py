@@ -1,0 +1,283 @@
+"""Translation between the messages of the wire and the types of the core, in both directions.
+
+Everything that a peer sends passes here first: a malformed field is InvalidInput naming it, so nothing
+behind this module checks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
+from tierd.core import messages as m
+from tierd.core.errors import InvalidInput
+from tierd_client.format import IDENTITY_BYTES, U8Array, U64Array
+from tierd_client.v1 import admin_pb2 as apb
+from tierd_client.v1 import blocks_pb2 as pb
+
+NAME_BYTES_MAX = 256
+POLICY_BYTES_MAX = 1024
+TIMEOUT_MS_MAX = 600_000
+TOKEN_BYTES = 16
+STEPS_MAX = 1_000_000
+PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
+PAGE_TOKEN_BYTES_MAX = 64
+POSITION_MAX = 2**32 - 1
+RECORD_IDS_MAX = 10_000
+"""Ids of one Describe or Explain: so many records fit a message."""
+
+ARENA_TIERS = (m.Tier.HBM, m.Tier.HOST)
+LOWER_TIERS = (m.Tier.HOST, m.Tier.SPILL)
+
+
+# --- fields of requests -------------------------------------------------------------------------------
+
+
+def identities(data: bytes, field: str, most: int) -> U8Array:
+    """Packed identities as an array of shape (n, 32), n from 1 to `most`."""
+    if not data:
+        raise InvalidInput(field, "empty: at least one identity is needed")
+    if len(data) % IDENTITY_BYTES:
+        raise InvalidInput(field, f"{len(data)} bytes, not a multiple of {IDENTITY_BYTES}")
+    if len(data) > most * IDENTITY_BYTES:
+        raise InvalidInput(field, f"{len(data) // IDENTITY_BYTES} identities, more than {most}")
+    return np.frombuffer(data, np.uint8).reshape(-1, IDENTITY_BYTES)
+
+
+def block_ids(blocks: pb.BlockIds, max_ids: int) -> m.Ids:
+    """The field `blocks` of a request."""
+    if not 1 <= blocks.namespace <= 65535:
+        raise InvalidInput("blocks.namespace", f"{blocks.namespace} is no number of a namespace (1 to 65535)")
+    ids = identities(blocks.ids, "blocks.ids", max_ids)
+    if len(blocks.parent) not in (0, IDENTITY_BYTES):
+        raise InvalidInput("blocks.parent", f"{len(blocks.parent)} bytes, not {IDENTITY_BYTES} or none")
+    if not blocks.chain and (blocks.parent or blocks.position):
+        field = "blocks.parent" if blocks.parent else "blocks.position"
+        raise InvalidInput(field, "means nothing for free-standing blocks (chain is false)")
+    if blocks.position + len(ids) > POSITION_MAX:
+        raise InvalidInput("blocks.position", f"{blocks.position} leaves no positions for {len(ids)} blocks")
+    parent = blocks.parent or None
+    return m.Ids(blocks.namespace, blocks.group, ids, blocks.chain, blocks.position, parent)
+
+
+def session(number: int) -> int:
+    if number == 0:
+        raise InvalidInput("session", "0 is no session: open one first")
+    return int(number)
+
+
+def token(value: bytes) -> bytes:
+    if len(value) != TOKEN_BYTES:
+        raise InvalidInput("token", f"{len(value)} bytes, not {TOKEN_BYTES}")
+    return bytes(value)
+
+
+def text(value: str, field: str, *, needed: bool = False, most: int = NAME_BYTES_MAX) -> str:
+    """A name of at most `most` bytes of UTF-8."""
+    size = len(value.encode())
+    if size > most:
+        raise InvalidInput(field, f"{size} bytes, more than {most}")
+    if needed and not value:
+        raise InvalidInput(field, "empty: it must be named")
+    return value
+
+
+def timeout_s(timeout_ms: int) -> float:
+    if timeout_ms > TIMEOUT_MS_MAX:
+        raise InvalidInput("timeout_ms", f"{timeout_ms}, more than {TIMEOUT_MS_MAX}")
+    return timeout_ms / 1000
+
+
+def optional_tier(value: int, field: str, allowed: Collection[m.Tier] = tuple(m.Tier)) -> m.Tier | None:
+    """A tier, None when it is not specified."""
+    if value == 0:
+        return None
+    if value not in tuple(m.Tier):
+        raise InvalidInput(field, f"{value} is not a Tier")
+    tier = m.Tier(value)
+    if tier not in allowed:
+        names = " or ".join(one.name for one in allowed)
+        raise InvalidInput(field, f"{tier.name}: only {names} is possible here")
+    return tier
+
+
+def arena_tier(value: int, field: str) -> m.Tier:
+    """HBM or HOST; not specified is HOST."""
+    return optional_tier(value, field, ARENA_TIERS) or m.Tier.HOST
+
+
+def needed_tier(value: int, field: str) -> m.Tier:
+    tier = optional_tier(value, field)
+    if tier is None:
+        raise InvalidInput(field, "not specified: a tier is needed")
+    return tier
+
+
+def words(values: Sequence[int], field: str, count: int) -> U64Array:
+    """A repeated fixed64 that is parallel to `count` identities."""
+    if len(values) != count:
+        raise InvalidInput(field, f"{len(values)} value(s) for {count} identities")
+    return np.array(values, np.uint64)
+
+
+def leases(values: Sequence[int], most: int) -> tuple[int, ...]:
+    if len(values) > most:
+        raise InvalidInput("leases", f"{len(values)}, more than {most}")
+    if 0 in values:
+        raise InvalidInput("leases", "0 is no lease")
+    return tuple(values)
+
+
+def observation(request: pb.ObserveRequest) -> m.Observe:
+    """Whether the masses themselves are possible is the engine's to say, which knows the sequence."""
+    if len(request.attention) % 4:
+        raise InvalidInput("attention", f"{len(request.attention)} bytes, not a multiple of 4")
+    if not 1 <= request.steps <= STEPS_MAX:
+        raise InvalidInput("steps", f"{request.steps} is not from 1 to {STEPS_MAX}")
+    name = text(request.sequence, "sequence", needed=True)
+    mass = np.frombuffer(request.attention, "<f4").astype(np.float32) if request.attention else None
+    return m.Observe(session(request.session), name, mass, request.steps, request.policy_epoch)
+
+
+def put_header(first: pb.PutRequest | None) -> pb.PutHeader:
+    if first is None or first.WhichOneof("part") != "header":
+        raise InvalidInput("header", "missing: the first message of a Put carries it")
+    return first.header
+
+
+def put_order(header: pb.PutHeader, max_ids: int) -> PutOrder:
+    blocks = block_ids(header.blocks, max_ids)
+    return PutOrder(
+        session(header.session), blocks, arena_tier(header.tier, "tier"), text(header.sequence, "sequence"),
+        words(header.checksums, "checksums", len(blocks)),
+    )
+
+
+def put_data(message: pb.PutRequest) -> bytes:
+    if message.WhichOneof("part") != "data":
+        raise InvalidInput("data", "missing: each message of a Put but the first carries it")
+    if len(message.data) > CHUNK_BYTES_MAX:
+        raise InvalidInput("data", f"{len(message.data)} bytes in one message, more than {CHUNK_BYTES_MAX}")
+    return bytes(message.data)
+
+
+def block_filter(where: apb.BlockFilter) -> m.BlockFilter:
+    if where.namespace > 65535:
+        raise InvalidInput("filter.namespace", f"{where.namespace} is no number of a namespace (1 to 65535)")
+    if len(where.identity_prefix) > IDENTITY_BYTES:
+        problem = f"{len(where.identity_prefix)} bytes, more than {IDENTITY_BYTES}"
+        raise InvalidInput("filter.identity_prefix", problem)
+    in_use = where.in_use if where.HasField("in_use") else None
+    return m.BlockFilter(
+        where.namespace, optional_tier(where.tier, "filter.tier"), bytes(where.identity_prefix), in_use
+    )
+
+
+def count(value: int, field: str, default: int = PAGE_DEFAULT, most: int = PAGE_MAX) -> int:
+    """A number of rows: 0 is the default."""
+    if value > most:
+        raise InvalidInput(field, f"{value}, more than {most}")
+    return value or default
+
+
+def list_blocks(request: apb.ListBlocksRequest) -> m.ListBlocks:
+    where = block_filter(request.filter)
+    if request.sort not in (apb.BLOCK_SORT_UNSPECIFIED, apb.BLOCK_SORT_RANK):
+        raise InvalidInput("sort", f"{request.sort} is not a BlockSort")
+    by_rank = request.sort == apb.BLOCK_SORT_RANK
+    if by_rank and where.tier is None:
+        raise InvalidInput("filter.tier", "not specified: sorting by rank needs a tier")
+    if len(request.page_token) > PAGE_TOKEN_BYTES_MAX:
+        raise InvalidInput("page_token", f"{len(request.page_token)} bytes: not a token of this daemon")
+    limit = count(request.page_size, "page_size")
+    return m.ListBlocks(where, limit, bytes(request.page_token), by_rank)
+
+
+# --- replies ------------------------------------------------------------------------------------------
+
+
+def tier_name(tier: m.Tier) -> str:
+    return f"TIER_{tier.name}"
+
+
+def reserve_response(reply: m.ReserveReply, tier: m.Tier) -> pb.ReserveResponse:
+    return pb.ReserveResponse(
+        outcomes=reply.outcomes.tolist(), addresses=reply.addresses.tolist(),
+        generations=reply.generations.tolist(), tier=tier_name(tier),
+    )
+
+
+def acquire_response(reply: m.AcquireReply) -> pb.AcquireResponse:
+    return pb.AcquireResponse(
+        outcomes=reply.outcomes.tolist(), addresses=reply.addresses.tolist(),
+        generations=reply.generations.tolist(), checksums=reply.checksums.tolist(),
+        tiers=reply.tiers.astype(np.uint8).tobytes(), lease=reply.lease,
+    )
+
+
+def get_header(reply: m.AcquireReply, block_bytes: int) -> pb.GetResponse:
+    header = pb.GetHeader(
+        outcomes=reply.outcomes.tolist(), checksums=reply.checksums.tolist(), block_bytes=block_bytes,
+        tiers=reply.tiers.astype(np.uint8).tobytes(),
+    )
+    return pb.GetResponse(header=header)
+
+
+def lookup_response(reply: m.LookedUp, ready_in_ms: int) -> pb.LookupResponse:
+    return pb.LookupResponse(
+        presence=reply.presence.tolist(), tiers=reply.tiers.astype(np.uint8).tobytes(),
+        hit_blocks=reply.hit_blocks, ready_in_ms=min(ready_in_ms, 2**32 - 1),
+    )
+
+
+def block_record(view: m.BlockView | None, namespace_name: str) -> apb.BlockRecord:
+    """A record for people; an empty one where nothing is known."""
+    if view is None:
+        return apb.BlockRecord()
+    record = view.record
+    return apb.BlockRecord(
+        identity=view.identity, namespace=view.namespace, namespace_name=namespace_name, group=view.group,
+        position=view.position, parent=view.parent or b"", block_bytes=view.size, checksum=view.checksum,
+        copies=[_copy(copy) for copy in view.copies], touches=record.touches, last_step=record.last,
+        last_wall_s=record.wall, ema=record.ema, crf=record.crf, sequences=view.sequences, ghost=view.ghost,
+    )
+
+
+def _copy(copy: m.CopyView) -> apb.Copy:
+    return apb.Copy(
+        tier=tier_name(copy.tier), state="READY" if copy.ready else "FILLING", address=copy.address,
+        generation=copy.generation, leases=copy.leases, rank=copy.rank,
+    )
+
+
+def explanation(one: m.Explanation) -> apb.Explanation:
+    terms = [apb.Term(name=name, value=value) for name, value in one.terms.items()]
+    return apb.Explanation(
+        identity=one.identity, rule=one.rule, terms=terms, rank=one.rank, protected_by=one.protected_by,
+        destination=one.destination,
+    )
+
+
+def tier_occupancy(one: m.TierOccupancy, requested_bytes: int, serving: bool, state: str) -> apb.TierOccupancy:
+    names = [name for name in m.TierOccupancy.__slots__ if name != "tier"]
+    values: dict[str, Any] = {name: getattr(one, name) for name in names}
+    return apb.TierOccupancy(
+        tier=tier_name(one.tier), requested_bytes=requested_bytes, serving=serving, state=state, **values
+    )
+
+
+def plan_response(reply: m.Planned) -> apb.PlanResponse:
+    return apb.PlanResponse(
+        victims=[explanation(one) for one in reply.victims], enough=reply.enough, free_bytes=reply.free_bytes,
+        victim_bytes=reply.victim_bytes, victim_blocks=reply.victim_blocks,
+    )
+
+
+def clear_response(reply: m.Cleared) -> apb.ClearResponse:
+    return apb.ClearResponse(
+        hbm_blocks=reply.copies.get(m.Tier.HBM, 0), host_blocks=reply.copies.get(m.Tier.HOST, 0),
+        spill_blocks=reply.copies.get(m.Tier.SPILL, 0), ghosts=reply.ghosts, in_use_blocks=reply.in_use,
+    )
