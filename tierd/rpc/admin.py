@@ -1,0 +1,100 @@
+"""The control plane over gRPC: each handler checks, calls, translates and returns."""
+
+# ruff: noqa: N802, ARG002 - names and parameters of handlers are those of the generated base class
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tierd.app.service import Service
+from tierd.app.verify import verify
+from tierd.core import messages as m
+from tierd.core.errors import InvalidInput
+from tierd.rpc import convert
+from tierd.rpc.deadline import deadline_of
+from tierd.rpc.status import answers_errors
+from tierd_client.v1 import admin_pb2 as pb
+from tierd_client.v1 import admin_pb2_grpc
+
+
+class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
+    """The service `tierd.v1.Admin` on a Service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._began = asyncio.get_running_loop().time()
+
+    @answers_errors
+    async def Occupancy(self, request: Any, context: Any) -> Any:
+        reply = self._service.occupancy()
+        names = [name for name in m.OccupancyReply.__slots__ if name != "tiers"]
+        return pb.OccupancyResponse(
+            tiers=[self._tier(one) for one in reply.tiers], boot_id=self._service.about.boot_id,
+            instance_id=self._service.about.instance_id,
+            uptime_s=asyncio.get_running_loop().time() - self._began,
+            **{name: getattr(reply, name) for name in names},
+        )
+
+    @answers_errors
+    async def ListBlocks(self, request: Any, context: Any) -> Any:
+        page = self._service.list_blocks(convert.list_blocks(request))
+        return pb.ListBlocksResponse(blocks=self._records(page), next_page_token=page.next)
+
+    @answers_errors
+    async def DescribeBlock(self, request: Any, context: Any) -> Any:
+        return pb.DescribeBlockResponse(blocks=self._records(self._service.describe(self._ids(request))))
+
+    @answers_errors
+    async def Explain(self, request: Any, context: Any) -> Any:
+        reply = self._service.explain(self._ids(request), convert.needed_tier(request.tier, "tier"))
+        blocks = [convert.explanation(one) for one in reply.blocks]
+        return pb.ExplainResponse(blocks=blocks, policy=reply.policy, step=reply.step)
+
+    @answers_errors
+    async def Plan(self, request: Any, context: Any) -> Any:
+        tier = convert.needed_tier(request.tier, "tier")
+        return convert.plan_response(self._service.plan(tier, request.bytes, convert.count(request.limit, "limit")))
+
+    @answers_errors
+    async def GetConfig(self, request: Any, context: Any) -> Any:
+        return pb.GetConfigResponse(json=self._service.about.config_json)
+
+    @answers_errors
+    async def SetPolicy(self, request: Any, context: Any) -> Any:
+        spec = convert.text(request.policy, "policy", needed=True, most=convert.POLICY_BYTES_MAX)
+        reply = self._service.set_policy(spec)
+        return pb.SetPolicyResponse(policy=reply.spec, policy_epoch=reply.epoch)
+
+    @answers_errors
+    async def Clear(self, request: Any, context: Any) -> Any:
+        command = m.Clear(convert.block_filter(request.filter), request.dry_run, request.ghosts)
+        return convert.clear_response(self._service.clear(command))
+
+    @answers_errors
+    async def Verify(self, request: Any, context: Any) -> Any:
+        where = convert.block_filter(request.filter)
+        if request.ids and request.HasField("filter"):
+            raise InvalidInput("filter", "given together with ids: verify takes one or the other")
+        # Verifying is work, not waiting: without a timeout of its own only the RPC's deadline bounds it.
+        deadline = deadline_of(context, request.timeout_ms or convert.TIMEOUT_MS_MAX)
+        ids = self._ids(request) if request.ids else None
+        found = await verify(self._service, ids, where, request.repair, deadline)
+        return pb.VerifyResponse(
+            verified_blocks=found.verified_blocks, verified_bytes=found.verified_bytes, damaged=found.damaged,
+            skipped_blocks=found.skipped_blocks,
+        )
+
+    def _ids(self, request: Any) -> Any:
+        return convert.identities(
+            request.ids, "ids", min(self._service.about.max_ids, convert.RECORD_IDS_MAX)
+        )
+
+    def _records(self, page: m.BlockPage) -> list[Any]:
+        name_of = self._service.namespaces.name_of
+        return [convert.block_record(view, name_of(view.namespace) if view else "") for view in page.blocks]
+
+    def _tier(self, one: m.TierOccupancy) -> Any:
+        state = self._service.tier_state(one.tier)
+        requested = self._service.about.requested_bytes.get(one.tier, 0)
+        return convert.tier_occupancy(one, requested, state.serving, state.text)

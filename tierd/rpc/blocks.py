@@ -1,0 +1,211 @@
+"""The data plane over gRPC: each handler checks, calls, translates and returns."""
+
+# ruff: noqa: N802, ARG002 - names and parameters of handlers are those of the generated base class
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from tierd.app import sessions, streams
+from tierd.app.service import Service
+from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused, Unavailable
+from tierd.rpc import convert
+from tierd.rpc.deadline import deadline_of
+from tierd.rpc.status import answers_errors
+from tierd_client.format import IDENTITY_BYTES
+from tierd_client.layout import CANONICAL_BYTES_MAX
+from tierd_client.v1 import blocks_pb2 as pb
+from tierd_client.v1 import blocks_pb2_grpc
+
+PROTOCOL_VERSION = 1
+SHORT_CALL_MS = 10_000
+"""Bound of calls that have no timeout of their own and may have to wait for the disk or for a stream."""
+
+
+class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
+    """The service `tierd.v1.Blocks` on a Service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    @answers_errors
+    async def RegisterNamespace(self, request: Any, context: Any) -> Any:
+        if request.domain not in ("", "default"):
+            raise NotFound(f"domain {request.domain!r} is not served; only 'default' is so far")
+        if len(request.fingerprint) != IDENTITY_BYTES:
+            raise InvalidInput("fingerprint", f"{len(request.fingerprint)} bytes, not {IDENTITY_BYTES}")
+        if len(request.canonical) > CANONICAL_BYTES_MAX:
+            raise InvalidInput("canonical", f"{len(request.canonical)} bytes, more than {CANONICAL_BYTES_MAX}")
+        namespace = await self._service.register(
+            request.canonical, request.fingerprint, request.schema_version, convert.text(request.name, "name"),
+            deadline_of(context, SHORT_CALL_MS),
+        )
+        return pb.RegisterNamespaceResponse(
+            namespace=namespace.number, block_bytes=namespace.block_bytes(), boot_id=self._service.about.boot_id
+        )
+
+    @answers_errors
+    async def Session(self, request: Any, context: Any) -> None:
+        if request.protocol_version != PROTOCOL_VERSION:
+            raise Refused(f"protocol_version {request.protocol_version} is not the daemon's, {PROTOCOL_VERSION}")
+        session = self._service.open_session(convert.text(request.client_name, "client_name"), request.pid)
+        try:
+            await context.write(self._session_info(session))
+            while not await _hangs_up(session, self._service.about.heartbeat_ms / 1000):
+                await context.write(pb.SessionInfo(session=session.number))
+        finally:
+            self._service.end_session(session.number)
+        raise Refused("the session has ended") if session.ending else Unavailable("the daemon is stopping")
+
+    @answers_errors
+    async def Detach(self, request: Any, context: Any) -> Any:
+        deadline = deadline_of(context, SHORT_CALL_MS)
+        session, token = convert.session(request.session), convert.token(request.token)
+        return pb.DetachResponse(released_blocks=await self._service.detach(session, token, deadline))
+
+    @answers_errors
+    async def Lookup(self, request: Any, context: Any) -> Any:
+        reply = self._service.lookup(self._ids(request))
+        return convert.lookup_response(reply, self._service.ready_in_ms(reply.below_bytes))
+
+    @answers_errors
+    async def Reserve(self, request: Any, context: Any) -> Any:
+        tier = convert.arena_tier(request.tier, "tier")
+        reply = await self._service.reserve(
+            convert.session(request.session), self._ids(request), tier,
+            convert.text(request.sequence, "sequence"), deadline_of(context, request.timeout_ms),
+        )
+        return convert.reserve_response(reply, tier)
+
+    @answers_errors
+    async def Commit(self, request: Any, context: Any) -> Any:
+        ids = convert.identities(request.ids, "ids", self._service.about.max_ids)
+        reply = self._service.commit(
+            convert.session(request.session), ids, convert.words(request.generations, "generations", len(ids)),
+            convert.words(request.checksums, "checksums", len(ids)), convert.arena_tier(request.tier, "tier"),
+            convert.text(request.sequence, "sequence"),
+        )
+        return pb.CommitResponse(outcomes=reply.outcomes.tolist())
+
+    @answers_errors
+    async def Abort(self, request: Any, context: Any) -> Any:
+        ids = convert.identities(request.ids, "ids", self._service.about.max_ids)
+        generations = convert.words(request.generations, "generations", len(ids))
+        tier = convert.arena_tier(request.tier, "tier")
+        reply = self._service.abort(convert.session(request.session), ids, generations, tier)
+        return pb.AbortResponse(outcomes=reply.outcomes.tolist())
+
+    @answers_errors
+    async def Acquire(self, request: Any, context: Any) -> Any:
+        reply = await self._service.acquire(
+            convert.session(request.session), self._ids(request), convert.text(request.sequence, "sequence"),
+            deadline_of(context, request.timeout_ms),
+        )
+        return convert.acquire_response(reply)
+
+    @answers_errors
+    async def Release(self, request: Any, context: Any) -> Any:
+        leases = convert.leases(request.leases, self._service.about.max_ids)
+        released = self._service.release(convert.session(request.session), leases)
+        return pb.ReleaseResponse(released_blocks=released)
+
+    @answers_errors
+    async def OpenSequence(self, request: Any, context: Any) -> Any:
+        name = convert.text(request.sequence, "sequence", needed=True)
+        reply = self._service.open_sequence(convert.session(request.session), name, self._ids(request))
+        return pb.OpenSequenceResponse(
+            step=reply.step, tiers=reply.tiers.tobytes(), hit_blocks=reply.hit_blocks
+        )
+
+    @answers_errors
+    async def CloseSequence(self, request: Any, context: Any) -> Any:
+        name = convert.text(request.sequence, "sequence", needed=True)
+        self._service.close_sequence(convert.session(request.session), name)
+        return pb.CloseSequenceResponse()
+
+    @answers_errors
+    async def Observe(self, request: Any, context: Any) -> Any:
+        reply = self._service.observe(convert.observation(request))
+        return pb.ObserveResponse(step=reply.step, updated_blocks=reply.updated)
+
+    @answers_errors
+    async def Evict(self, request: Any, context: Any) -> Any:
+        to = convert.optional_tier(request.to, "to", convert.LOWER_TIERS)
+        if to is None and not request.allow_drop:
+            raise InvalidInput("allow_drop", "false, but without a tier in `to` all copies would be dropped")
+        deadline = deadline_of(context, request.timeout_ms)
+        reply = await self._service.evict(self._ids(request), to, request.allow_drop, deadline)
+        return pb.EvictResponse(outcomes=reply.outcomes.tolist())
+
+    @answers_errors
+    async def Readmit(self, request: Any, context: Any) -> Any:
+        to = convert.arena_tier(request.to, "to")
+        reply = await self._service.readmit(self._ids(request), to, deadline_of(context, request.timeout_ms))
+        return pb.ReadmitResponse(outcomes=reply.outcomes.tolist())
+
+    @answers_errors
+    async def Put(self, requests: Any, context: Any) -> Any:
+        header = await _first(requests)
+        order = convert.put_order(header, self._service.about.max_ids)
+        deadline = deadline_of(context, header.timeout_ms)
+        outcomes = await streams.put(self._service, order, _data(requests), deadline)
+        return pb.PutResponse(outcomes=outcomes.tolist())
+
+    @answers_errors
+    async def Get(self, request: Any, context: Any) -> None:
+        parts = streams.get(
+            self._service, convert.session(request.session), self._ids(request),
+            convert.text(request.sequence, "sequence"), deadline_of(context, request.timeout_ms),
+        )
+        async with aclosing(parts):
+            async for part in parts:
+                await _send(context, _get_response(part))
+
+    def _ids(self, request: Any) -> Any:
+        return convert.block_ids(request.blocks, self._service.about.max_ids)
+
+    def _session_info(self, session: sessions.Session) -> Any:
+        about = self._service.about
+        return pb.SessionInfo(
+            session=session.number, token=session.token, boot_id=about.boot_id, instance_id=about.instance_id,
+            attach_path=about.attach_path, heartbeat_ms=about.heartbeat_ms, max_ids=about.max_ids,
+            max_held=about.max_held, policy_epoch=self._service.policy_epoch, server_version=about.version,
+        )
+
+
+async def _hangs_up(session: sessions.Session, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            return await session.hang_up.wait()
+    except TimeoutError:
+        return False
+
+
+async def _first(requests: AsyncIterator[Any]) -> Any:
+    try:
+        async with asyncio.timeout(streams.STREAM_IDLE_S):
+            return convert.put_header(await anext(requests, None))
+    except TimeoutError as error:
+        raise LimitReached(f"no header came for {streams.STREAM_IDLE_S:.0f} s") from error
+
+
+async def _data(requests: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    async for message in requests:
+        yield convert.put_data(message)
+
+
+def _get_response(part: streams.GetHead | bytes) -> Any:
+    if isinstance(part, bytes):
+        return pb.GetResponse(data=part)
+    return convert.get_header(part.reply, part.block_bytes)
+
+
+async def _send(context: Any, message: Any) -> None:
+    try:
+        async with asyncio.timeout(streams.STREAM_IDLE_S):
+            await context.write(message)
+    except TimeoutError as error:
+        raise LimitReached(f"the reader took nothing for {streams.STREAM_IDLE_S:.0f} s") from error
