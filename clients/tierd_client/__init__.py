@@ -1,8 +1,82 @@
-"""Client of tierd. See README.md."""
+"""Client of tierd, the multi-tier KV-cache offload daemon. Start with `Client`.
+
+Names are loaded when they are first used: layouts, identities and formats need no grpc.
+"""
 
 from __future__ import annotations
 
-from tierd_client.identity import Identities, chain_ids, plain_ids
-from tierd_client.layout import Group, Layout, Part
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Group", "Identities", "Layout", "Part", "chain_ids", "plain_ids"]
+if TYPE_CHECKING:
+    from tierd_client.catalog import CatalogReader
+    from tierd_client.client import Client
+    from tierd_client.errors import (
+        BrokenPeer,
+        ClientClosed,
+        ConnectFailed,
+        FailedPrecondition,
+        ForkedClientError,
+        InvalidArgument,
+        LimitReached,
+        NotFound,
+        SharedMemoryUnavailable,
+        TierdClientError,
+        TimedOut,
+        Unavailable,
+    )
+    from tierd_client.identity import Identities, chain_ids, plain_ids
+    from tierd_client.layout import Group, Layout, Part
+    from tierd_client.lease import Lease
+    from tierd_client.namespace import Namespace
+    from tierd_client.outcomes import (
+        AcquireOutcome,
+        EvictOutcome,
+        LookupResult,
+        Presence,
+        PutOutcome,
+        ReadmitOutcome,
+        Tier,
+        Tiers,
+    )
+    from tierd_client.sequence import Sequence
+
+_HOMES = {
+    "catalog": ("CatalogReader",),
+    "client": ("Client",),
+    "errors": (
+        "BrokenPeer", "ClientClosed", "ConnectFailed", "FailedPrecondition", "ForkedClientError",
+        "InvalidArgument", "LimitReached", "NotFound", "SharedMemoryUnavailable", "TierdClientError",
+        "TimedOut", "Unavailable",
+    ),
+    "identity": ("Identities", "chain_ids", "plain_ids"),
+    "layout": ("Group", "Layout", "Part"),
+    "lease": ("Lease",),
+    "namespace": ("Namespace",),
+    "outcomes": (
+        "AcquireOutcome", "EvictOutcome", "LookupResult", "Presence", "PutOutcome", "ReadmitOutcome", "Tier",
+        "Tiers",
+    ),
+    "sequence": ("Sequence",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without running it
+    "AcquireOutcome", "BrokenPeer", "CatalogReader", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome",
+    "FailedPrecondition", "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease",
+    "LimitReached", "LookupResult", "Namespace", "NotFound", "Part", "Presence", "PutOutcome",
+    "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable", "Tier", "TierdClientError", "Tiers", "TimedOut",
+    "Unavailable", "chain_ids", "plain_ids",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"tierd_client.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

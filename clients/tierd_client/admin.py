@@ -1,0 +1,291 @@
+"""The control plane: occupancy, listings, explanations, policy, clearing and verifying.
+
+Every answer is a small frozen dataclass with the fields of proto/tierd/v1/admin.proto, whose comments are
+the reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from tierd_client.connection import Connection
+from tierd_client.deadline import Deadline
+from tierd_client.errors import BrokenPeer, InvalidArgument
+from tierd_client.format import IDENTITY_BYTES
+from tierd_client.identity import Identities
+from tierd_client.outcomes import Tier, Tiers, tier_number
+from tierd_client.v1 import admin_pb2
+
+Ids = Identities | Iterable[bytes]
+"""Identities, or 32-byte identities one by one: the control plane hashes nothing."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TierOccupancy:
+    """One tier at one instant: free + used + reserved + quarantined = capacity, in bytes of slots."""
+
+    tier: Tier
+    capacity_bytes: int
+    free_bytes: int
+    used_bytes: int
+    reserved_bytes: int
+    quarantined_bytes: int
+    blocks: int
+    evictable_blocks: int
+    leased_blocks: int
+    requested_bytes: int
+    serving: bool
+    state: str
+    characteristic_age_steps: float
+    hits_total: int
+    stored_total: int
+    evicted_total: int
+    demoted_total: int
+    promoted_total: int
+    failed_moves_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """All tiers at one instant. `identities` have a copy, `ghosts` only a record."""
+
+    tiers: dict[Tier, TierOccupancy]
+    identities: int
+    ghosts: int
+    sessions: int
+    sequences: int
+    leases: int
+    step: int
+    boot_id: bytes
+    instance_id: bytes
+    uptime_s: float
+    misses_total: int
+    moves_in_flight: int
+    policy: str
+    policy_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """A block's copy in one tier. `rank`: order of eviction there, higher goes sooner."""
+
+    tier: Tier
+    state: str
+    address: int
+    generation: int
+    leases: int
+    rank: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """The record of one identity. `ghost`: no copy is left."""
+
+    identity: bytes
+    namespace: int
+    namespace_name: str
+    group: int
+    position: int
+    parent: bytes
+    block_bytes: int
+    checksum: int
+    copies: tuple[CopyRecord, ...]
+    touches: int
+    last_step: int
+    last_wall_s: float
+    ema: float
+    crf: float
+    sequences: int
+    ghost: bool
+
+    @property
+    def tiers(self) -> Tiers:
+        """The tiers with a READY copy."""
+        ready = [Tiers(1 << (copy.tier - 1)) for copy in self.copies if copy.state == "READY"]
+        return Tiers(sum(ready))
+
+    @property
+    def rank(self) -> dict[Tier, float]:
+        """The order of eviction in each tier that has a copy."""
+        return {copy.tier: copy.rank for copy in self.copies}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a block stands where it stands in the order of eviction of a tier; empty `rule`: it is not there."""
+
+    identity: bytes
+    rule: str
+    terms: dict[str, float]
+    rank: float
+    protected_by: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Explanations parallel to the ids asked for."""
+
+    blocks: tuple[Explanation, ...]
+    policy: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would go, in order, if so many bytes were needed now."""
+
+    victims: tuple[Explanation, ...]
+    enough: bool
+    free_bytes: int
+    victim_bytes: int
+    victim_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    policy: str
+    policy_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Copies removed per tier, and blocks left because they were in use."""
+
+    hbm_blocks: int
+    host_blocks: int
+    spill_blocks: int
+    ghosts: int
+    in_use_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """`damaged`: identities whose bytes do not have their checksum; `skipped_blocks` could not be read."""
+
+    verified_blocks: int
+    verified_bytes: int
+    damaged: tuple[bytes, ...]
+    skipped_blocks: int
+
+
+class Admin:
+    """`client.admin`. Filters: `namespace` number (0 any), `tier`, first bytes of the identity, `in_use`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def occupancy(self) -> Occupancy:
+        """Bytes and blocks per tier at one instant."""
+        reply = self._call("Occupancy", admin_pb2.OccupancyRequest())
+        tiers = [_record(TierOccupancy, one, tier=_tier(one.tier)) for one in reply.tiers]
+        return _record(Occupancy, reply, tiers={one.tier: one for one in tiers})
+
+    def list_blocks(
+        self, *, namespace: int = 0, tier: Tier | str | None = None, prefix: bytes = b"",
+        in_use: bool | None = None, by_rank: bool = False, page_size: int = 1000,
+    ) -> Iterator[BlockRecord]:
+        """All blocks that the filter takes, page by page; `by_rank`: next to go first, needs `tier`."""
+        where = _filter(namespace, tier, prefix, in_use)
+        sort = admin_pb2.BLOCK_SORT_RANK if by_rank else admin_pb2.BLOCK_SORT_UNSPECIFIED
+        token = b""
+        while True:
+            reply = self._call("ListBlocks", admin_pb2.ListBlocksRequest(
+                filter=where, page_size=page_size, page_token=token, sort=sort))
+            yield from map(_block, reply.blocks)
+            token = reply.next_page_token
+            if not token:
+                return
+
+    def describe(self, ids: Ids) -> list[BlockRecord | None]:
+        """The record of each identity, None where nothing is known."""
+        reply = self._call("DescribeBlock", admin_pb2.DescribeBlockRequest(ids=_packed(ids)))
+        return [_block(one) if one.identity else None for one in reply.blocks]
+
+    def explain(self, ids: Ids, tier: Tier | str = "host") -> Explained:
+        """Why blocks stand where they stand in a tier's order of eviction: every term of their rank."""
+        reply = self._call("Explain", admin_pb2.ExplainRequest(ids=_packed(ids), tier=tier_number(tier)))
+        return _record(Explained, reply, blocks=tuple(map(_explanation, reply.blocks)))
+
+    def plan(self, needed_bytes: int, tier: Tier | str = "host", limit: int = 0) -> Plan:
+        """Dry run: what would go and where to, if so many bytes were needed in a tier now."""
+        request = admin_pb2.PlanRequest(tier=tier_number(tier), bytes=needed_bytes, limit=limit)
+        reply = self._call("Plan", request)
+        return _record(Plan, reply, victims=tuple(map(_explanation, reply.victims)))
+
+    def config(self) -> dict[str, Any]:
+        """The settings in force, secrets masked."""
+        config: dict[str, Any] = json.loads(self._call("GetConfig", admin_pb2.GetConfigRequest()).json)
+        return config
+
+    def set_policy(self, policy: str) -> PolicyInForce:
+        """Changes the policy of the running daemon, as on its command line; no statistics are lost."""
+        return _record(PolicyInForce, self._call("SetPolicy", admin_pb2.SetPolicyRequest(policy=policy)))
+
+    def clear(
+        self, *, namespace: int = 0, tier: Tier | str | None = None, prefix: bytes = b"",
+        in_use: bool | None = None, dry_run: bool = False, ghosts: bool = False,
+    ) -> Cleared:
+        """Removes blocks by filter; `dry_run` only says how many."""
+        where = _filter(namespace, tier, prefix, in_use)
+        request = admin_pb2.ClearRequest(filter=where, dry_run=dry_run, ghosts=ghosts)
+        return _record(Cleared, self._call("Clear", request))
+
+    def verify(
+        self, ids: Ids = (), *, namespace: int = 0, tier: Tier | str | None = None, prefix: bytes = b"",
+        repair: bool = False, timeout_s: float = 60.0,
+    ) -> Verified:
+        """Compares stored bytes with their checksums; `repair` drops damaged copies."""
+        wait = Deadline(timeout_s)
+        request = admin_pb2.VerifyRequest(
+            ids=_packed(ids), filter=_filter(namespace, tier, prefix, None), repair=repair,
+            timeout_ms=wait.left_ms())
+        reply = self._call("Verify", request, timeout_s)
+        return _record(Verified, reply, damaged=tuple(reply.damaged))
+
+    def _call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
+        return self._connection.run(lambda session: session.call(method, request, wait_s), wait_s)
+
+
+def _record(kind: type[T], message: Any, **given: Any) -> T:
+    """A dataclass from the fields of the same names of a message, but for those given."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: given[name] if name in given else getattr(message, name) for name in names})
+
+
+def _block(message: Any) -> BlockRecord:
+    copies = tuple(_record(CopyRecord, copy, tier=_tier(copy.tier)) for copy in message.copies)
+    return _record(BlockRecord, message, copies=copies)
+
+
+def _explanation(message: Any) -> Explanation:
+    return _record(Explanation, message, terms={term.name: term.value for term in message.terms})
+
+
+def _tier(value: int) -> Tier:
+    try:
+        return Tier(value)
+    except ValueError as error:
+        raise BrokenPeer(f"{value} is no tier") from error
+
+
+def _filter(namespace: int, tier: Tier | str | None, prefix: bytes, in_use: bool | None) -> Any:
+    where = admin_pb2.BlockFilter(namespace=namespace, tier=tier_number(tier), identity_prefix=prefix)
+    if in_use is not None:
+        where.in_use = in_use
+    return where
+
+
+def _packed(ids: Ids) -> bytes:
+    if isinstance(ids, Identities):
+        return ids.packed()
+    each = list(ids)
+    for index, identity in enumerate(each):
+        if not isinstance(identity, bytes) or len(identity) != IDENTITY_BYTES:
+            raise InvalidArgument(f"ids[{index}]: not an identity of {IDENTITY_BYTES} bytes")
+    return b"".join(each)

@@ -1,0 +1,181 @@
+"""The way from a client to its daemon: the session in use, and another one when it is lost.
+
+A call that finds its session lost runs once more on a new one, within its deadline. While no daemon answers,
+calls fail at once but for a short attempt now and then, so that a worker is not held up by a dead sidecar.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tierd_client.deadline import Deadline
+from tierd_client.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ForkedClientError,
+    NotFound,
+    TierdClientError,
+    TimedOut,
+    Unavailable,
+)
+from tierd_client.session import LOST_GRACE_S, Session
+from tierd_client.v1 import blocks_pb2
+
+RETRY_PAUSE_S = 1.0
+"""After a failed attempt to connect, how long calls fail at once."""
+
+RETRY_CONNECT_S = 0.25
+"""How long a later attempt may take."""
+
+OLD_SESSIONS_MAX = 64
+"""Lost sessions that are remembered; of more than that the oldest without holds is left to the daemon."""
+
+T = TypeVar("T")
+
+
+class Connection:
+    """Holds the session in use. Thread-safe; belongs to the process that made it."""
+
+    def __init__(
+        self, target: str, *, client_name: str, connect_timeout_s: float, rpc_timeout_s: float,
+        shared_memory: str, on_session: Callable[[Session], None],
+    ) -> None:
+        """Connects. `on_session` is called with each new session, before anyone else sees it."""
+        self.target = target
+        self.rpc_timeout_s = rpc_timeout_s
+        self._client_name = client_name
+        self._connect_timeout_s = connect_timeout_s
+        self._shared_memory = shared_memory
+        self._on_session = on_session
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._lost: list[Session] = []
+        self._failed_at: float | None = None
+        self._session: Session | None = None
+        self.current()
+
+    def check_usable(self) -> None:
+        """Raises in a forked child and after close()."""
+        if os.getpid() != self._pid:
+            raise ForkedClientError(
+                f"this client belongs to process {self._pid}; make another one in process {os.getpid()}")
+        if self._closed:
+            raise ClientClosed("the client is closed")
+
+    def session(self, deadline: Deadline) -> Session:
+        """The session in use, a new one if it was lost. Raises ConnectFailed when no daemon answers."""
+        self.check_usable()
+        session = self._session
+        if session is not None and not session.is_lost():
+            return session
+        if not self._lock.acquire(timeout=deadline.left_s() + 0.001):
+            raise ConnectFailed(f"{self.target}: another thread is still connecting")
+        try:
+            return self._reconnect(deadline)
+        finally:
+            self._lock.release()
+
+    def current(self) -> Session:
+        """The session in use; waits at most the connect timeout for a new one."""
+        return self.session(Deadline(self._connect_timeout_s))
+
+    def run(self, call: Callable[[Session], T], wait_s: float = 0.0) -> T:
+        """Makes a call that may be made twice, once more if its session turns out to be lost."""
+        deadline = Deadline(wait_s + self.rpc_timeout_s)
+        session = self.session(deadline)
+        try:
+            return call(session)
+        except (Unavailable, NotFound, TimedOut) as error:
+            self.check_usable()
+            if not self._was_lost(session, error):
+                raise
+        return call(self.session(deadline))
+
+    def sweep(self) -> None:
+        """Detaches lost sessions that nothing holds any more. Never raises for a daemon that is away."""
+        with self._lock:
+            self._sweep()
+
+    def close(self) -> None:
+        """Gives the session up; idempotent, and nothing in a forked child."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        with self._lock:
+            self._sweep()
+            session, self._session = self._session, None
+        if session is None:
+            return
+        # With leases out the process may read on: then only its end frees their slots.
+        if session.settle() and not session.is_lost():
+            _detach(session, session)
+        session.shut()
+
+    def _was_lost(self, session: Session, error: TierdClientError) -> bool:
+        if isinstance(error, TimedOut):
+            if session.is_silent():
+                session.give_up()
+            return False  # its time is over either way
+        return session.is_lost(LOST_GRACE_S)
+
+    def _reconnect(self, deadline: Deadline) -> Session:
+        self.check_usable()
+        session = self._session
+        if session is not None:
+            if not session.is_lost():
+                return session
+            self._session = None
+            self._lost.append(session)
+        self._session = self._connect(deadline)
+        self._sweep()
+        return self._session
+
+    def _connect(self, deadline: Deadline) -> Session:
+        limit_s = self._connect_timeout_s
+        if self._failed_at is not None:
+            if time.monotonic() - self._failed_at < RETRY_PAUSE_S:
+                raise ConnectFailed(f"no daemon at {self.target}; tried less than {RETRY_PAUSE_S} s ago")
+            limit_s = min(limit_s, RETRY_CONNECT_S)
+        within = Deadline(min(limit_s, deadline.left_s()))
+        try:
+            session = Session(self.target, self._client_name, self.rpc_timeout_s, within)
+        except Unavailable:
+            self._failed_at = time.monotonic()
+            raise
+        self._failed_at = None
+        try:
+            session.attach(self._shared_memory, within)
+            self._on_session(session)
+        except BaseException:
+            session.shut()
+            raise
+        return session
+
+    def _sweep(self) -> None:
+        """Detaches through the session in use what was lost before it."""
+        current = self._session
+        if current is None or current.is_lost():
+            return
+        kept = []
+        for lost in self._lost:
+            lost.shut()
+            if not lost.settle() or not _detach(current, lost):
+                kept.append(lost)
+        self._lost = kept[-OLD_SESSIONS_MAX:]
+
+
+def _detach(through: Session, ended: Session) -> bool:
+    """Tells the daemon that nothing of a session is touched any more. False: to be told again."""
+    request = blocks_pb2.DetachRequest(session=ended.id, token=ended.info.token)
+    try:
+        through.call("Detach", request)
+    except NotFound:
+        return True  # over already: it never attached, or the daemon started with empty tables
+    except TierdClientError:
+        return False
+    return True

@@ -1,0 +1,23 @@
+"""A deadline: the moment by which a call must be over, handed down to everything that it waits for."""
+
+from __future__ import annotations
+
+import time
+
+
+class Deadline:
+    """So many seconds from now; never below zero."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + max(0.0, seconds)
+
+    def left_s(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def left_ms(self) -> int:
+        return int(self.left_s() * 1000)
+
+    def passed(self) -> bool:
+        return time.monotonic() >= self._end

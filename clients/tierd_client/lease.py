@@ -1,0 +1,148 @@
+"""A lease: blocks pinned where their bytes can be read in place, until it is released."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from tierd_client.deadline import Deadline
+from tierd_client.errors import FailedPrecondition
+from tierd_client.format import U8Array
+from tierd_client.identity import Identities
+from tierd_client.outcomes import AcquireOutcome
+from tierd_client.payload import Form
+from tierd_client.session import Session
+from tierd_client.shared_memory import SharedMemory
+from tierd_client.transfer import release
+
+
+class Slots(Protocol):
+    """Where the leased blocks' bytes are."""
+
+    def array(self, index: int) -> U8Array:
+        """A block's bytes, read-only."""
+
+    def tensor(self, index: int) -> Any:
+        """A block's bytes as a torch uint8 tensor."""
+
+    def release(self) -> None:
+        """Gives the blocks back."""
+
+
+class SharedSlots:
+    """Slots in shared memory under leases of a session, which stays mapped until they are given back."""
+
+    def __init__(
+        self, session: Session, memory: SharedMemory, addresses: Sequence[int], leases: Sequence[int],
+        block_bytes: int, after_release: Callable[[], None],
+    ) -> None:
+        """The caller has taken a hold on the session; `release` drops it."""
+        self._session = session
+        self._memory = memory
+        self._addresses = addresses
+        self._leases = leases
+        self._block_bytes = block_bytes
+        self._after_release = after_release
+
+    def array(self, index: int) -> U8Array:
+        return self._memory.view(self._addresses[index], self._block_bytes, self._deadline())
+
+    def tensor(self, index: int) -> Any:
+        return self._memory.tensor(self._addresses[index], self._block_bytes, self._deadline())
+
+    def release(self) -> None:
+        try:
+            if self._leases and not self._session.is_lost():
+                release(self._session, self._leases)
+        finally:
+            self._session.drop_hold()
+        if self._session.is_lost():
+            self._after_release()
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._session.rpc_timeout_s)
+
+
+class PrivateSlots:
+    """Copies in this process's own memory, for a client that cannot map."""
+
+    def __init__(self, blocks: dict[int, U8Array]) -> None:
+        self._blocks = blocks
+
+    def array(self, index: int) -> U8Array:
+        block = self._blocks[index].view()
+        block.flags.writeable = False
+        return block
+
+    def tensor(self, index: int) -> Any:
+        import torch  # only those who ask for tensors pay for it
+
+        return torch.from_numpy(self._blocks[index])
+
+    def release(self) -> None:
+        self._blocks = {}
+
+
+class Lease:
+    """Pinned blocks; a context manager. `outcomes` is parallel to `ids`; only LEASED blocks can be read.
+
+    What `arrays` and `tensors` give may be read until `release` and not after: the daemon then re-uses the
+    slots. They are for reading only. Without shared memory they are copies.
+    """
+
+    def __init__(
+        self, ids: Identities, outcomes: list[AcquireOutcome], form: Form, slots: Slots,
+    ) -> None:
+        self.ids = ids
+        self.outcomes = outcomes
+        self._form = form
+        self._slots: Slots | None = slots
+
+    def views(self) -> list[U8Array | None]:
+        """The flat bytes of each block as a read-only uint8 array; None where it is not LEASED. No copy."""
+        return self._each("array")
+
+    def arrays(self) -> list[Any]:
+        """A read-only numpy array per identity, in the layout's form where numpy has its dtype, else flat
+        uint8; None where it is not LEASED. No copy."""
+        return [None if one is None else self._form.array(one) for one in self._each("array")]
+
+    def tensors(self) -> list[Any]:
+        """A torch tensor per identity in the layout's dtype and shape, None where it is not LEASED. No copy.
+
+        Writing to one kills the process: the memory behind it is mapped read-only.
+        """
+        return [None if one is None else self._form.tensor(one) for one in self._each("tensor")]
+
+    def release(self) -> None:
+        """Gives the blocks back; idempotent. Never raises because the daemon is away."""
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.release()
+
+    def _each(self, access: str) -> list[Any]:
+        if self._slots is None:
+            raise FailedPrecondition("the lease was released")
+        read = getattr(self._slots, access)
+        return [
+            read(index) if outcome is AcquireOutcome.LEASED else None
+            for index, outcome in enumerate(self.outcomes)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        # Not released here: views of it may be in use, and a leak is better than bytes that change.
+        if getattr(self, "_slots", None) is not None:
+            warnings.warn(f"a lease of {len(self.ids)} blocks was never released", ResourceWarning, stacklevel=2)

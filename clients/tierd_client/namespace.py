@@ -1,0 +1,418 @@
+"""A namespace: the blocks of one cache layout, as a worker uses them.
+
+Ids may be given as Identities (from chain_ids or plain_ids), as plain `bytes` ids of 1 to 64 bytes or a
+list of them, which are hashed here and are free-standing, or as a packed uint8 array of shape (n, 32).
+A call of more identities than the daemon takes at once is split. `timeout_s` is how long the daemon may wait
+for what is asked; what is not done by then is PENDING.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from tierd_client.deadline import Deadline
+from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from tierd_client.format import I64Array, U8Array
+from tierd_client.identity import Identities, plain_ids
+from tierd_client.layout import SCHEMA_VERSION, Layout
+from tierd_client.lease import Lease, PrivateSlots, SharedSlots, Slots
+from tierd_client.outcomes import (
+    AcquireOutcome,
+    EvictOutcome,
+    LookupResult,
+    Outcome,
+    Presence,
+    PutOutcome,
+    ReadmitOutcome,
+    Tier,
+    outcomes_of,
+    tier_number,
+    tier_of,
+    tiers_of,
+)
+from tierd_client.payload import Form, flat_blocks, float32_bytes, writable_blocks
+from tierd_client.sequence import Sequence
+from tierd_client.session import Registered, Session
+from tierd_client.shared_memory import SharedMemory
+from tierd_client.transfer import Batch, SharedTransfer, Sink, StreamTransfer, Transfer, acquire, release
+from tierd_client.v1 import blocks_pb2
+
+if TYPE_CHECKING:
+    from tierd_client.client import Client
+
+T = TypeVar("T")
+_NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
+
+
+class Namespace:
+    """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
+
+    def __init__(self, client: Client, layout: Layout, name: str = "") -> None:
+        """Registers it. Raises FailedPrecondition naming the field when the name is bound to another layout."""
+        self.client = client
+        self.layout = layout
+        self.name = name or layout.name
+        self.fingerprint = layout.fingerprint
+        self._forms = [Form.of_group(group) for group in layout.groups]
+        self._run(self.registered)
+
+    def registered(self, session: Session) -> Registered:
+        """What it is in a session; registers it there when it is not yet."""
+        known = session.namespaces.get(self.fingerprint)
+        if known is None:
+            reply = session.call("RegisterNamespace", blocks_pb2.RegisterNamespaceRequest(
+                schema_version=SCHEMA_VERSION, fingerprint=self.fingerprint,
+                canonical=self.layout.canonical(), name=self.name))
+            known = Registered(reply.namespace, tuple(reply.block_bytes))
+            session.namespaces[self.fingerprint] = known
+        return known
+
+    def identities(self, ids: Any) -> Identities:
+        """Ids in any accepted form as Identities of this namespace."""
+        if isinstance(ids, bytes):
+            ids = [ids]
+        if isinstance(ids, np.ndarray):
+            ids = Identities(ids)
+        if not isinstance(ids, Identities):
+            return plain_ids(self.fingerprint, ids)
+        if ids.fingerprint not in (b"", self.fingerprint):
+            raise InvalidArgument(f"ids: made for another layout ({ids.fingerprint[:4].hex()}...), "
+                                  f"this namespace is {self.fingerprint[:4].hex()}...")
+        if ids.group >= len(self._forms):
+            raise InvalidArgument(f"ids: group {ids.group}, the layout has {len(self._forms)}")
+        return ids
+
+    # --- where blocks are -----------------------------------------------------------------------------
+
+    def lookup(self, ids: Any) -> LookupResult:
+        """Where blocks are. Changes nothing, counts as no access."""
+        ids = self.identities(ids)
+        return self._run(lambda session: self._lookup(session, ids))
+
+    def _lookup(self, session: Session, ids: Identities) -> LookupResult:
+        total = LookupResult(0, [], [], 0)
+        prefix, ready_in_ms = 0, 0
+        for start, part in _batches(ids, session.info.max_ids):
+            request = blocks_pb2.LookupRequest(blocks=self._block_ids(session, part))
+            reply = session.call("Lookup", request)
+            total.presence.extend(outcomes_of(Presence, reply.presence))
+            total.tiers.extend(tiers_of(reply.tiers))
+            if prefix == start:  # so far all of it was a hit
+                prefix += reply.hit_blocks
+                ready_in_ms = max(ready_in_ms, reply.ready_in_ms)
+        return LookupResult(prefix, total.presence, total.tiers, ready_in_ms)
+
+    # --- bytes in -------------------------------------------------------------------------------------
+
+    def put(
+        self, ids: Any, tensors: Any, tier: Tier | str | None = None, timeout_s: float = 2.0,
+        sequence: Sequence | str | None = None,
+    ) -> list[PutOutcome]:
+        """Stores blocks, in host unless `tier` says hbm; a block is committed when its outcome is STORED.
+
+        `tensors`: one contiguous buffer of exactly the block's bytes per id (numpy array of any dtype, torch
+        CPU tensor, bytes, memoryview), or one of all blocks whose first axis is the number of ids. Raises
+        InvalidArgument (a ValueError) naming the index and the sizes.
+        """
+        ids = self.identities(ids)
+        size = self._forms[ids.group].block_bytes
+        blocks = flat_blocks(tensors, len(ids), size)
+        target, name, wait = tier_of(tier), self._sequence_name(ids, sequence), Deadline(timeout_s)
+
+        def store(session: Session) -> list[PutOutcome]:
+            transfer = self._transfer(session)
+            outcomes: list[PutOutcome] = []
+            for start, part in _batches(ids, transfer.batch_ids(size)):
+                batch = self._batch(session, part, name)
+                outcomes += transfer.put(batch, blocks[start : start + len(part)], target, wait)
+            return outcomes
+
+        return self._run(store, timeout_s)
+
+    # --- bytes out ------------------------------------------------------------------------------------
+
+    def acquire(
+        self, ids: Any, timeout_s: float = 2.0, sequence: Sequence | str | None = None,
+    ) -> Lease:
+        """Pins blocks where they can be read in place, promoting from below while it waits. An access."""
+        ids = self.identities(ids)
+        name, wait = self._sequence_name(ids, sequence), Deadline(timeout_s)
+
+        def pin(session: Session) -> Lease:
+            if session.memory is None:
+                return self._copied_lease(session, ids, name, wait)
+            return self._shared_lease(session, session.memory, ids, name, wait)
+
+        return self._run(pin, timeout_s)
+
+    def get(
+        self, ids: Any, torch: bool = False, timeout_s: float = 2.0,
+        sequence: Sequence | str | None = None,
+    ) -> list[Any]:
+        """Copies of blocks, None for each that is absent or could not be read in time.
+
+        numpy arrays of the layout's dtype and shape (flat uint8 where numpy lacks the dtype), or with
+        `torch=True` tensors of the layout's dtype. The usual layout's shape is (2, layers, block_tokens,
+        kv_heads, head_dim). No lease outlives the call.
+        """
+        ids = self.identities(ids)
+        form = self._forms[ids.group]
+        made: dict[int, Any] = {}
+
+        def sink(index: int) -> U8Array:
+            made[index] = _new_tensor(form.block_bytes) if torch else np.empty(form.block_bytes, np.uint8)
+            flat: U8Array = made[index].numpy() if torch else made[index]
+            return flat
+
+        outcomes = self._read(ids, sink, timeout_s, sequence)
+        shape = form.tensor if torch else form.array
+        return [
+            shape(made[i]) if outcome is AcquireOutcome.LEASED else None
+            for i, outcome in enumerate(outcomes)
+        ]
+
+    def get_into(
+        self, ids: Any, buffers: Any, timeout_s: float = 2.0, sequence: Sequence | str | None = None,
+    ) -> list[AcquireOutcome]:
+        """Copies blocks into the caller's buffers, given as in `put`, writable; LEASED means it was read."""
+        ids = self.identities(ids)
+        blocks = writable_blocks(buffers, len(ids), self._forms[ids.group].block_bytes)
+        return self._read(ids, blocks.__getitem__, timeout_s, sequence)
+
+    def _read(
+        self, ids: Identities, sink: Sink, timeout_s: float, sequence: Sequence | str | None,
+    ) -> list[AcquireOutcome]:
+        """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
+        name, wait = self._sequence_name(ids, sequence), Deadline(timeout_s)
+
+        def read(session: Session) -> list[AcquireOutcome]:
+            outcomes = self._read_round(session, _Wanted(ids, sink, name), wait)
+            while not wait.passed():
+                again = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
+                if not again:
+                    break
+                part = _Wanted(_some(ids, again), lambda i, again=again: sink(again[i]), name)  # type: ignore[misc]
+                got = self._read_round(session, part, wait)
+                for index, outcome in zip(again, got, strict=True):
+                    outcomes[index] = outcome
+                if all(outcome in _NOT_NOW for outcome in got):
+                    break
+            return outcomes
+
+        return self._run(read, timeout_s)
+
+    def _read_round(self, session: Session, wanted: _Wanted, wait: Deadline) -> list[AcquireOutcome]:
+        transfer = self._transfer(session)
+        size = self._forms[wanted.ids.group].block_bytes
+        outcomes: list[AcquireOutcome] = []
+        for start, part in _batches(wanted.ids, transfer.batch_ids(size)):
+            batch = self._batch(session, part, wanted.sequence)
+            outcomes += transfer.read(batch, lambda i, start=start: wanted.sink(start + i), wait)  # type: ignore[misc]
+        return outcomes
+
+    def _shared_lease(
+        self, session: Session, memory: SharedMemory, ids: Identities, name: str, wait: Deadline,
+    ) -> Lease:
+        outcomes: list[AcquireOutcome] = []
+        addresses: list[int] = []
+        leases: list[int] = []
+        form = self._forms[ids.group]
+        session.take_hold()
+        try:
+            for _, part in _batches(ids, session.batch_ids):
+                reply = acquire(session, self._batch(session, part, name), wait)
+                outcomes += outcomes_of(AcquireOutcome, reply.outcomes)
+                addresses += reply.addresses
+                leases += [reply.lease] if reply.lease else []
+        except BaseException:
+            if leases and not session.is_lost():
+                release(session, leases)
+            session.drop_hold()
+            raise
+        sweep = self.client.connection.sweep
+        slots = SharedSlots(session, memory, addresses, leases, form.block_bytes, sweep)
+        return Lease(ids, outcomes, form, slots)
+
+    def _copied_lease(self, session: Session, ids: Identities, name: str, wait: Deadline) -> Lease:
+        form = self._forms[ids.group]
+        blocks: dict[int, U8Array] = {}
+
+        def sink(index: int) -> U8Array:
+            blocks[index] = np.empty(form.block_bytes, np.uint8)
+            return blocks[index]
+
+        outcomes = self._read_round(session, _Wanted(ids, sink, name), wait)
+        slots: Slots = PrivateSlots(blocks)
+        return Lease(ids, outcomes, form, slots)
+
+    # --- running requests -----------------------------------------------------------------------------
+
+    def sequence(self, name: str, ids: Any) -> Sequence:
+        """Opens a sequence: a tick of the request clock; its blocks are pinned until it closes."""
+        sequence = Sequence(self, name, self.identities(ids))
+        self.client.sequences.add(sequence)
+        try:
+            self._run(lambda session: self.open_sequence(session, sequence))
+        except BaseException:
+            self.client.sequences.discard(sequence)
+            raise
+        return sequence
+
+    def open_sequence(self, session: Session, sequence: Sequence) -> None:
+        """Opens it in a session, unless it is open there."""
+        if sequence.name in session.sequences:
+            return
+        blocks = self._block_ids(session, sequence.ids)
+        session.call("OpenSequence", blocks_pb2.OpenSequenceRequest(
+            session=session.id, sequence=sequence.name, blocks=blocks))
+        session.sequences.add(sequence.name)
+
+    def close_sequence(self, sequence: Sequence) -> None:
+        """Closes it; nothing when it is closed, or when the daemon that knew it is gone."""
+        if self.client.sequences.discard(sequence):
+            with contextlib.suppress(NotFound, Unavailable):
+                self._run(lambda session: self._close_sequence(session, sequence))
+
+    def _close_sequence(self, session: Session, sequence: Sequence) -> None:
+        if sequence.name in session.sequences:
+            session.sequences.discard(sequence.name)
+            session.call("CloseSequence", blocks_pb2.CloseSequenceRequest(
+                session=session.id, sequence=sequence.name))
+
+    def observe(
+        self, sequence: Sequence | str, attention: Any = None, steps: int = 1, policy_epoch: int = 0,
+    ) -> int:
+        """Reports attention over the blocks of a sequence; the step of the daemon's clock.
+
+        `attention`: one number per block from the start of the sequence: sum over the block's tokens, mean
+        over query heads and layers, in [0, 1]. None moves only the decode clock. `steps`: decode steps folded
+        into it. For a sequence that closed a short while ago it is opened for this report once more.
+        """
+        name = sequence if isinstance(sequence, str) else sequence.name
+        data = b"" if attention is None else float32_bytes(attention, "attention")
+
+        def report(session: Session) -> int:
+            reply = session.call("Observe", blocks_pb2.ObserveRequest(
+                session=session.id, sequence=name, attention=data, steps=steps, policy_epoch=policy_epoch))
+            return int(reply.step)
+
+        if self.client.sequences.is_open(name):
+            return self._run(report)
+        closed = self.client.sequences.recent(name)
+        if closed is None:
+            raise NotFound(f"sequence: {name!r} is not open in this client")
+        with self.sequence(name, closed.ids):
+            return self._run(report)
+
+    def enter_sequence(self, sequence: Sequence) -> None:
+        """From here on the thread's calls for its blocks belong to it."""
+        self.client.sequences.stack().append(sequence)
+
+    def exit_sequence(self, sequence: Sequence) -> None:
+        """The opposite of enter_sequence."""
+        self.client.sequences.stack().remove(sequence)
+
+    def _sequence_name(self, ids: Identities, sequence: Sequence | str | None) -> str:
+        """The sequence that a call belongs to: the one it names, or the thread's one that has its blocks."""
+        if sequence is not None:
+            return sequence if isinstance(sequence, str) else sequence.name
+        for running in reversed(self.client.sequences.stack()):
+            if running.namespace.fingerprint == self.fingerprint and running.contains(ids):
+                return running.name
+        return ""
+
+    # --- up and down ----------------------------------------------------------------------------------
+
+    def evict(
+        self, ids: Any, to: Tier | str | None = "spill", allow_drop: bool = False, timeout_s: float = 5.0,
+    ) -> list[EvictOutcome]:
+        """Moves blocks down to a tier. `to=None` drops them, which needs `allow_drop=True`."""
+        target, wait = tier_of(to), Deadline(timeout_s)
+        if target is None and not allow_drop:
+            raise FailedPrecondition("to: None drops blocks for good, which needs allow_drop=True")
+
+        def request(blocks: Any) -> Any:
+            return blocks_pb2.EvictRequest(
+                blocks=blocks, to=tier_number(target), allow_drop=allow_drop, timeout_ms=wait.left_ms())
+
+        return self._move("Evict", EvictOutcome, ids, request, wait)
+
+    def readmit(
+        self, ids: Any, to: Tier | str = "host", wait: bool = True, timeout_s: float = 5.0,
+    ) -> list[ReadmitOutcome]:
+        """Moves blocks up to a tier. Not an access. `wait=False` starts the moves and returns."""
+        target, deadline = tier_of(to), Deadline(timeout_s if wait else 0.0)
+
+        def request(blocks: Any) -> Any:
+            return blocks_pb2.ReadmitRequest(
+                blocks=blocks, to=tier_number(target), timeout_ms=deadline.left_ms())
+
+        return self._move("Readmit", ReadmitOutcome, ids, request, deadline)
+
+    def _move(
+        self, method: str, kind: type[Outcome], ids: Any, request: Callable[[Any], Any], wait: Deadline,
+    ) -> list[Outcome]:
+        ids = self.identities(ids)
+
+        def move(session: Session) -> list[Outcome]:
+            outcomes: list[Outcome] = []
+            for _, part in _batches(ids, session.info.max_ids):
+                blocks = self._block_ids(session, part)
+                outcomes += outcomes_of(kind, session.call(method, request(blocks), wait.left_s()).outcomes)
+            return outcomes
+
+        return self._run(move, wait.left_s())
+
+    # --- shared ---------------------------------------------------------------------------------------
+
+    def _run(self, call: Callable[[Session], T], wait_s: float = 0.0) -> T:
+        return self.client.connection.run(call, wait_s)
+
+    def _transfer(self, session: Session) -> Transfer:
+        if session.memory is None:
+            return StreamTransfer(session)
+        return SharedTransfer(session, session.memory, self.client.verify_reads)
+
+    def _block_ids(self, session: Session, ids: Identities) -> Any:
+        return blocks_pb2.BlockIds(
+            namespace=self.registered(session).number, group=ids.group, ids=ids.packed(), chain=ids.chain,
+            position=ids.position, parent=ids.parent or b"")
+
+    def _batch(self, session: Session, ids: Identities, sequence: str) -> Batch:
+        return Batch(self._block_ids(session, ids), self._forms[ids.group].block_bytes, sequence)
+
+    def __repr__(self) -> str:
+        return f"Namespace({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Blocks to be read, and where to."""
+
+    ids: Identities
+    sink: Sink
+    sequence: str
+
+
+def _batches(ids: Identities, most: int) -> Iterator[tuple[int, Identities]]:
+    """Identities cut into runs that the daemon takes at once, each with its start."""
+    return ((start, ids[start : start + most]) for start in range(0, len(ids), most))
+
+
+def _some(ids: Identities, indices: list[int]) -> Identities:
+    """Some of them; a run keeps its place in the chain."""
+    chosen: I64Array = np.asarray(indices)
+    if chosen[-1] - chosen[0] + 1 == len(chosen):
+        return ids[indices[0] : indices[-1] + 1]
+    return ids.take(chosen)
+
+
+def _new_tensor(size: int) -> Any:
+    import torch  # only those who ask for tensors pay for it
+
+    return torch.empty(size, dtype=torch.uint8)

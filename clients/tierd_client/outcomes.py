@@ -1,0 +1,127 @@
+"""The closed sets of expected outcomes, with the numbers of the wire, and the names of tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Any, TypeVar
+
+from tierd_client.errors import BrokenPeer, InvalidArgument
+
+
+class Tier(IntEnum):
+    """Where bytes live; a lower number is faster."""
+
+    HBM = 1
+    HOST = 2
+    SPILL = 3
+
+
+class Tiers(IntFlag):
+    """The tiers that hold a READY copy of a block."""
+
+    NONE = 0
+    HBM = 1
+    HOST = 2
+    SPILL = 4
+
+
+class Presence(IntEnum):
+    """READY can be acquired at once; BELOW is known, but not now; MISS is unknown."""
+
+    READY = 1
+    BELOW = 2
+    MISS = 3
+
+
+class PutOutcome(IntEnum):
+    """STORED is new, EXISTS was there; neither BUSY (another writes it), FULL (no room), PENDING (no room
+    in the time given), DUPLICATE (twice in the call) nor CORRUPT (changed on the way) stored anything."""
+
+    STORED = 1
+    EXISTS = 2
+    BUSY = 3
+    FULL = 4
+    PENDING = 5
+    DUPLICATE = 6
+    CORRUPT = 7
+
+
+class AcquireOutcome(IntEnum):
+    """LEASED can be read; MISS is unknown; PENDING is known, not readable in the time given; LOST was found
+    damaged or vanished; FULL could not be promoted for want of room."""
+
+    LEASED = 1
+    MISS = 2
+    PENDING = 3
+    LOST = 4
+    FULL = 5
+
+
+class EvictOutcome(IntEnum):
+    """MOVED left no copy above the target; DROPPED none at all; IN_USE and FAILED changed nothing."""
+
+    MOVED = 1
+    DROPPED = 2
+    MISS = 3
+    IN_USE = 4
+    FAILED = 5
+    PENDING = 6
+
+
+class ReadmitOutcome(IntEnum):
+    """READY is in the tier asked for; the others as in AcquireOutcome."""
+
+    READY = 1
+    MISS = 2
+    PENDING = 3
+    FULL = 4
+    LOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """Where blocks are. `prefix`: blocks of the hit by the group's rule, in any tier; `ready_in_ms`: estimate
+    until all of the hit can be acquired."""
+
+    prefix: int
+    presence: list[Presence]
+    tiers: list[Tiers]
+    ready_in_ms: int = 0
+
+
+Outcome = TypeVar("Outcome", bound=IntEnum)
+
+
+def outcomes_of(kind: type[Outcome], values: Iterable[int]) -> list[Outcome]:
+    """The wire's numbers as outcomes. BrokenPeer for one that does not exist."""
+    table = {int(member): member for member in kind}
+    try:
+        return [table[value] for value in values]
+    except KeyError as error:
+        raise BrokenPeer(f"{error.args[0]} is no {kind.__name__}") from error
+
+
+def tiers_of(bits: bytes) -> list[Tiers]:
+    """A bit per tier, per identity, as on the wire."""
+    table = [Tiers(value) for value in range(8)]
+    if bits and max(bits) >= len(table):
+        raise BrokenPeer(f"{max(bits)} is no set of tiers")
+    return [table[value] for value in bits]
+
+
+def tier_number(tier: Tier | str | None) -> Any:
+    """A tier as the wire has it; None is 0, for "not said"."""
+    return int(tier_of(tier) or 0)
+
+
+def tier_of(tier: Tier | str | None) -> Tier | None:
+    """A tier by name, as callers may write it. None stays None."""
+    if tier is None or isinstance(tier, Tier):
+        return tier
+    try:
+        return Tier[tier.upper()]
+    except (KeyError, AttributeError) as error:
+        names = ", ".join(member.name.lower() for member in Tier)
+        raise InvalidArgument(f"tier: {tier!r} is none of {names}") from error

@@ -1,0 +1,127 @@
+"""Blocks' bytes as callers have them: any contiguous buffers in, arrays or tensors of the layout's form out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tierd_client.errors import InvalidArgument
+from tierd_client.format import U8Array
+from tierd_client.layout import Group
+
+_NUMPY_HAS_NOT = ("bfloat16", "float8_e4m3", "float8_e5m2")
+_TORCH_NAMES = {"float8_e4m3": "float8_e4m3fn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a block of a group looks to a caller: (parts, *shape) where all parts are alike, the shape of its
+    only part, or flat bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    block_bytes: int
+
+    @classmethod
+    def of_group(cls, group: Group) -> Form:
+        first = group.parts[0]
+        if any((part.dtype, part.shape) != (first.dtype, first.shape) for part in group.parts):
+            return cls("uint8", (group.block_bytes,), group.block_bytes)
+        shape = first.shape if len(group.parts) == 1 else (len(group.parts), *first.shape)
+        return cls(first.dtype, shape, group.block_bytes)
+
+    def array(self, flat: U8Array) -> Any:
+        """A block's bytes as a numpy array; flat uint8 where numpy lacks the dtype. No copy."""
+        if self.dtype in _NUMPY_HAS_NOT:
+            return flat
+        return flat.view(self.dtype).reshape(self.shape)
+
+    def tensor(self, flat: Any) -> Any:
+        """A block's bytes, a torch uint8 tensor, as a tensor of the layout's dtype. No copy."""
+        torch = sys.modules["torch"]
+        return flat.view(getattr(torch, _TORCH_NAMES.get(self.dtype, self.dtype))).view(self.shape)
+
+
+def flat_blocks(values: Any, count: int, block_bytes: int, name: str = "tensors") -> list[U8Array]:
+    """One flat uint8 view per block. `values`: one buffer per block, or one of all blocks, first axis `count`.
+
+    Raises InvalidArgument naming index and sizes. No copies are made.
+    """
+    if is_buffer(values):
+        whole = flat_bytes(values, name)
+        shape = getattr(values, "shape", None)
+        if whole.size != count * block_bytes or (shape is not None and len(shape) > 1 and shape[0] != count):
+            raise InvalidArgument(
+                f"{name}: {whole.size} bytes of shape {tuple(shape or ())}, "
+                f"not {count} blocks of {block_bytes} bytes along the first axis")
+        return list(whole.reshape(count, block_bytes))
+    if not isinstance(values, Sequence) and not hasattr(values, "__len__"):
+        values = list(values)
+    if len(values) != count:
+        raise InvalidArgument(f"{name}: {len(values)} buffers for {count} ids")
+    blocks = [flat_bytes(value, f"{name}[{index}]") for index, value in enumerate(values)]
+    for index, block in enumerate(blocks):
+        if block.size != block_bytes:
+            raise InvalidArgument(f"{name}[{index}]: {block.size} bytes, a block has {block_bytes}")
+    return blocks
+
+
+def writable_blocks(values: Any, count: int, block_bytes: int) -> list[U8Array]:
+    """As flat_blocks, for buffers to be written into."""
+    blocks = flat_blocks(values, count, block_bytes, "buffers")
+    for index, block in enumerate(blocks):
+        if not block.flags.writeable:
+            raise InvalidArgument(f"buffers[{index}]: read-only")
+    return blocks
+
+
+def is_buffer(value: Any) -> bool:
+    """Whether a value is one buffer, not a collection of them."""
+    return isinstance(value, bytes | bytearray | memoryview | np.ndarray) or _is_tensor(value)
+
+
+def flat_bytes(value: Any, name: str) -> U8Array:
+    """All bytes of one contiguous buffer, as a flat view. InvalidArgument when that needs a copy."""
+    if _is_tensor(value):
+        return _tensor_bytes(value, name)
+    try:
+        array = value if isinstance(value, np.ndarray) else np.frombuffer(memoryview(value), np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        raise InvalidArgument(f"{name}: {type(value).__name__} is no contiguous buffer ({error})") from error
+    if array.dtype.hasobject:
+        raise InvalidArgument(f"{name}: an array of Python objects has no bytes")
+    if not array.flags.c_contiguous:
+        raise InvalidArgument(f"{name}: not contiguous; strides {array.strides} for shape {array.shape}")
+    flat: U8Array = array.reshape(-1).view(np.uint8)
+    return flat
+
+
+def float32_bytes(values: Any, name: str) -> bytes:
+    """One axis of numbers as little-endian float32."""
+    if _is_tensor(values):
+        values = values.detach().float().cpu().numpy()
+    try:
+        array = np.asarray(values, "<f4")
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{name}: not numbers ({error})") from error
+    if array.ndim != 1:
+        raise InvalidArgument(f"{name}: {array.ndim} axes, not one")
+    return array.tobytes()
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _tensor_bytes(tensor: Any, name: str) -> U8Array:
+    if tensor.device.type != "cpu":
+        raise InvalidArgument(f"{name}: on {tensor.device}; copy it to the CPU first")
+    if not tensor.is_contiguous():
+        raise InvalidArgument(f"{name}: not contiguous; strides {tensor.stride()}")
+    flat: U8Array = tensor.detach().reshape(-1).view(sys.modules["torch"].uint8).numpy()
+    return flat

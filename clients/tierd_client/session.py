@@ -1,0 +1,221 @@
+"""One session of the daemon: its channel, its stream of signs of life, its shared memory.
+
+A session is lost when its stream ends (the daemon died, restarted, or the network broke) and is never used
+again; tierd_client/connection.py opens another. What was mapped under it stays readable until the last lease
+and the last half-written slot of it are gone, and only then is it detached: the daemon keeps those slots
+aside until it hears so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from tierd_client.deadline import Deadline
+from tierd_client.errors import (
+    BrokenPeer,
+    ConnectFailed,
+    SharedMemoryUnavailable,
+    TierdClientError,
+    TimedOut,
+    Unavailable,
+    error_of_status,
+)
+from tierd_client.shared_memory import SharedMemory
+from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc
+
+PROTOCOL_VERSION = 1
+START_RETRY_S = 0.05
+"""Pause before a daemon that says it is starting is asked again."""
+
+LOST_GRACE_S = 0.25
+"""After a failed call: how long the end of the stream may lag behind it. Both share one connection."""
+
+SILENT_HEARTBEATS = 3
+
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # One connection per session: its end is the sign that the session is lost.
+    ("grpc.use_local_subchannel_pool", 1),
+    # http_proxy in the environment is not meant for a sidecar.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A namespace as this session knows it: its number, and bytes of a block per group."""
+
+    number: int
+    block_bytes: tuple[int, ...]
+
+
+class Session:
+    """An open session. Thread-safe; `call` is the only way to the wire."""
+
+    def __init__(self, target: str, client_name: str, rpc_timeout_s: float, deadline: Deadline) -> None:
+        """Connects and waits for the daemon's first word. Raises ConnectFailed when none comes in time."""
+        self.rpc_timeout_s = rpc_timeout_s
+        self.ended = threading.Event()
+        self.memory: SharedMemory | None = None
+        self.namespaces: dict[bytes, Registered] = {}
+        self.sequences: set[str] = set()
+        self._holds = 0
+        self._settled = False
+        self._lock = threading.Lock()
+        self._heard = threading.Event()
+        self._heard_at = time.monotonic()
+        self._failure: TierdClientError | None = None
+        self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self._blocks: Any = blocks_pb2_grpc.BlocksStub(self._channel)
+        self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
+        self.info: Any = None
+        try:
+            self._open(target, client_name, deadline)
+        except BaseException:
+            self._channel.close()
+            raise
+
+    @property
+    def id(self) -> int:
+        return int(self.info.session)
+
+    @property
+    def batch_ids(self) -> int:
+        """Most identities of one call that leases or reserves."""
+        most: int = min(self.info.max_ids, self.info.max_held)
+        return max(1, most)
+
+    def attach(self, mode: str, deadline: Deadline) -> None:
+        """Maps the daemon's memory as `mode` wants it: `auto`, `never` or `require`."""
+        if mode == "never":
+            return
+        try:
+            if not self.info.attach_path:
+                raise SharedMemoryUnavailable("the daemon offers no attach socket")
+            self.memory = SharedMemory(self.info.attach_path, self.id, self.info.token, deadline)
+        except SharedMemoryUnavailable:
+            if mode == "require":
+                raise
+
+    def call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
+        """One unary RPC that may wait `wait_s` in the daemon; raises an error of this library."""
+        stub = getattr(self._blocks, method, None) or getattr(self._admin, method)
+        try:
+            return stub(request, timeout=wait_s + self.rpc_timeout_s)
+        except grpc.RpcError as error:
+            raise translated(error) from error
+        except ValueError as error:  # grpc's word for a channel that another thread closed
+            raise Unavailable(str(error)) from error
+
+    def stream(self, method: str, request: Any, wait_s: float) -> Iterator[Any]:
+        """An RPC that answers with a stream; errors as in `call`."""
+        try:
+            yield from getattr(self._blocks, method)(request, timeout=wait_s + self.rpc_timeout_s)
+        except grpc.RpcError as error:
+            raise translated(error) from error
+
+    def is_lost(self, wait_s: float = 0.0) -> bool:
+        """Whether the stream has ended, waiting a moment for the news when a call has just failed."""
+        return self.ended.wait(wait_s)
+
+    def is_silent(self) -> bool:
+        """Whether signs of life are overdue: the connection may be gone without a word."""
+        allowed_s: float = SILENT_HEARTBEATS * self.info.heartbeat_ms / 1000
+        return bool(allowed_s) and time.monotonic() - self._heard_at > allowed_s
+
+    def give_up(self) -> None:
+        """Counts the session as lost."""
+        self._stream.cancel()
+        self.ended.set()
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keeps the session from being detached while slots of it are touched."""
+        self.take_hold()
+        try:
+            yield
+        finally:
+            self.drop_hold()
+
+    def take_hold(self) -> None:
+        with self._lock:
+            if self._settled or self.ended.is_set():
+                raise Unavailable("the session was lost")
+            self._holds += 1
+
+    def drop_hold(self) -> None:
+        with self._lock:
+            self._holds -= 1
+
+    def settle(self) -> bool:
+        """Unmaps a session that nothing holds any more, once and for all. False while something does."""
+        with self._lock:
+            if self._holds:
+                return False
+            self._settled = True
+        if self.memory is not None:
+            self.memory.close()
+        return True
+
+    def shut(self) -> None:
+        """Closes stream and channel; what is mapped stays so. Idempotent."""
+        self._stream.cancel()
+        self._channel.close()
+
+    def _open(self, target: str, client_name: str, deadline: Deadline) -> None:
+        """Asks for a session until the daemon has started or the time is over."""
+        request = blocks_pb2.SessionRequest(
+            client_name=client_name, protocol_version=PROTOCOL_VERSION, pid=os.getpid())
+        while True:
+            self._failure = None
+            self._heard.clear()
+            self._stream = self._blocks.Session(request, wait_for_ready=True)
+            threading.Thread(
+                target=self._listen, args=(self._stream,), name="tierd-session", daemon=True).start()
+            self._heard.wait(deadline.left_s())
+            if self.info is not None:
+                return
+            if self._failure is not None and not isinstance(self._failure, Unavailable | TimedOut):
+                raise self._failure
+            if deadline.passed():
+                self._stream.cancel()
+                raise ConnectFailed(f"no daemon answered at {target} in time") from self._failure
+            threading.Event().wait(min(START_RETRY_S, deadline.left_s()))
+
+    def _listen(self, stream: Any) -> None:
+        """Reads signs of life to the end of the stream; the thread of the session."""
+        try:
+            for info in stream:
+                self._heard_at = time.monotonic()
+                if self.info is None:
+                    if not info.session or len(info.token) != 16:
+                        raise BrokenPeer("the first message of a session lacks its number or token")
+                    self.info = info
+                    self._heard.set()
+        except grpc.RpcError as error:
+            self._failure = translated(error)
+        except BrokenPeer as error:
+            self._failure = error
+            stream.cancel()
+        finally:
+            if self.info is not None:
+                self.ended.set()
+            self._heard.set()
+
+
+def translated(error: grpc.RpcError) -> TierdClientError:
+    """The error of this library for one of grpc."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    status = code() if callable(code) else None
+    text = details() if callable(details) else str(error)
+    return error_of_status(status.name if status is not None else "UNKNOWN", text or "")

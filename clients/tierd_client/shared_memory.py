@@ -1,0 +1,199 @@
+"""The client's half of the attach socket: maps the daemon's segments and gives views of addresses.
+
+Protocol in docs/format.md, section 7. Segments are mapped read-only; one is mapped writable when this
+session first holds a reservation in it. No mapping is inherited by a fork (MADV_DONTFORK): a child that
+wrote through one would be nobody's session. Views keep their mapping alive, so that dropping this object
+never pulls memory from under a reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tierd_client.deadline import Deadline
+from tierd_client.errors import BrokenPeer, SharedMemoryUnavailable
+from tierd_client.format import CATALOG_MAGIC, FormatError, Table, U8Array
+
+FRAME_BYTES_MAX = 4096
+DESCRIPTORS_MAX = 253
+"""SCM_MAX_FD of the kernel."""
+
+OFFSET_BITS = 48
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(slots=True)
+class _Segment:
+    """One mapped segment. `views`: one array per access, made once, sliced for each block."""
+
+    tier: int
+    size: int
+    read: U8Array
+    write: U8Array | None = None
+    tensor: Any = None
+
+
+class SharedMemory:
+    """The segments and the catalog of one session, mapped. Thread-safe."""
+
+    def __init__(self, path: str, session: int, token: bytes, deadline: Deadline) -> None:
+        """Attaches. Raises SharedMemoryUnavailable saying why it cannot."""
+        self._request = {"op": "attach", "session": session, "token": token.hex()}
+        self._lock = threading.Lock()
+        self._segments: dict[int, _Segment] = {}
+        self._catalog: U8Array | None = None
+        self.boot = b""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(deadline.left_s() or 0.001)
+            self._socket.connect(path)
+            self._attach(deadline)
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, OSError | ValueError | KeyError | TypeError | BrokenPeer):
+                raise SharedMemoryUnavailable(f"{path}: {error}") from error
+            raise
+
+    def catalog(self) -> Table | None:
+        """The domain's catalog, read-only; None when its format is not one that this code reads."""
+        with contextlib.suppress(FormatError):
+            return None if self._catalog is None else Table.attach(CATALOG_MAGIC, self._catalog)
+        return None
+
+    def segment(self, number: int) -> U8Array | None:
+        """All bytes of a segment, read-only; None when it is not mapped."""
+        segment = self._segments.get(number)
+        return None if segment is None else segment.read
+
+    def view(self, address: int, size: int, deadline: Deadline) -> U8Array:
+        """The bytes of a slot, read-only."""
+        segment, offset = self._locate(address, size, deadline)
+        return segment.read[offset : offset + size]
+
+    def tensor(self, address: int, size: int, deadline: Deadline) -> Any:
+        """The bytes of a slot as a torch uint8 tensor. Writing to it kills the process: it is read-only."""
+        segment, offset = self._locate(address, size, deadline)
+        if segment.tensor is None:
+            import torch  # only those who ask for tensors pay for it
+
+            segment.tensor = torch.from_numpy(np.asarray(_Disguised(segment.read)))
+        return segment.tensor[offset : offset + size]
+
+    def writable(self, address: int, size: int, deadline: Deadline) -> U8Array:
+        """The bytes of a slot that this session has reserved, writable."""
+        segment, offset = self._locate(address, size, deadline)
+        if segment.write is None:
+            with self._lock:
+                if segment.write is None:
+                    segment.write = self._map_writable(address >> OFFSET_BITS, segment.size, deadline)
+        return segment.write[offset : offset + size]
+
+    def close(self) -> None:
+        """Ends the connection and drops the views of this object; idempotent. Views of others stay."""
+        self._socket.close()
+        self._segments = {}
+        self._catalog = None
+
+    def _locate(self, address: int, size: int, deadline: Deadline) -> tuple[_Segment, int]:
+        number, offset = address >> OFFSET_BITS, address & _OFFSET_MASK
+        segment = self._segments.get(number)
+        if segment is None:
+            with self._lock:
+                self._attach(deadline)  # the arena has grown since
+            segment = self._segments.get(number)
+        if segment is None:
+            raise BrokenPeer(f"address {address:#x} is in segment {number}, which is not handed out")
+        if offset + size > segment.size:
+            raise BrokenPeer(f"address {address:#x} and {size} bytes leave segment {number} ({segment.size})")
+        return segment, offset
+
+    def _attach(self, deadline: Deadline) -> None:
+        """Asks for all descriptors and maps those segments that are not mapped yet."""
+        reply, descriptors = self._ask(self._request, deadline)
+        try:
+            listed = [(int(s["id"]), int(s["tier"]), int(s["bytes"])) for s in reply["segments"]]
+            if len(descriptors) != len(listed) + 1:
+                raise BrokenPeer(f"{len(descriptors)} descriptors for a catalog and {len(listed)} segments")
+            self.boot = bytes.fromhex(reply["boot"])
+            if self._catalog is None:
+                self._catalog = _map(descriptors[0], os.fstat(descriptors[0]).st_size, mmap.PROT_READ)
+            for (number, tier, size), descriptor in zip(listed, descriptors[1:], strict=True):
+                if number not in self._segments:
+                    self._segments[number] = _Segment(tier, size, _map(descriptor, size, mmap.PROT_READ))
+        finally:
+            _close_all(descriptors)
+
+    def _map_writable(self, number: int, size: int, deadline: Deadline) -> U8Array:
+        _, descriptors = self._ask({"op": "writable", "segment": number}, deadline)
+        try:
+            if len(descriptors) != 1:
+                raise BrokenPeer(f"{len(descriptors)} descriptors for one segment")
+            return _map(descriptors[0], size, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            _close_all(descriptors)
+
+    def _ask(self, request: dict[str, Any], deadline: Deadline) -> tuple[dict[str, Any], list[int]]:
+        """One frame there, one back. Closes what it received when the answer is a refusal."""
+        text = json.dumps(request).encode()
+        self._socket.settimeout(deadline.left_s() or 0.001)
+        self._socket.sendall(_LENGTH.pack(len(text)) + text)
+        descriptors: list[int] = []
+        try:
+            (size,) = _LENGTH.unpack(self._receive(_LENGTH.size, descriptors))
+            if size > FRAME_BYTES_MAX:
+                raise BrokenPeer(f"a frame of {size} bytes; at most {FRAME_BYTES_MAX}")
+            reply: dict[str, Any] = json.loads(self._receive(size, descriptors))
+            if not reply.get("ok"):
+                raise BrokenPeer(f"refused: {reply.get('error')}")
+        except BaseException:
+            _close_all(descriptors)
+            raise
+        return reply, descriptors
+
+    def _receive(self, size: int, descriptors: list[int]) -> bytes:
+        data = b""
+        room = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
+        while len(data) < size:
+            more, ancillary, _, _ = self._socket.recvmsg(size - len(data), room, socket.MSG_CMSG_CLOEXEC)
+            for level, kind, payload in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    descriptors += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+            if not more:
+                raise BrokenPeer("the attach socket was closed")
+            data += more
+        return data
+
+
+class _Disguised:
+    """A read-only array that says it is writable, for torch, which knows no read-only memory and warns."""
+
+    def __init__(self, array: U8Array) -> None:
+        self._array = array
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def _map(descriptor: int, size: int, access: int) -> U8Array:
+    actual = os.fstat(descriptor).st_size
+    if size < 1 or actual < size:
+        raise BrokenPeer(f"{size} bytes announced, the file has {actual}")
+    mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=access)
+    mapping.madvise(mmap.MADV_DONTFORK)
+    return np.frombuffer(mapping, np.uint8)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,273 @@
+"""Moving blocks between a caller's buffers and the daemon: by shared memory, or by streams.
+
+Both do the same on one batch of at most `batch_ids` identities. By shared memory the RPCs carry identities
+and addresses only: Reserve, copy, Commit; Acquire, copy, Release. By streams the bytes go through Put and
+Get, for clients on another host or without the right to map.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+
+from tierd_client.deadline import Deadline
+from tierd_client.errors import BrokenPeer, NotFound, TierdClientError, TimedOut, Unavailable
+from tierd_client.format import U8Array
+from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of, tier_number
+from tierd_client.session import Session
+from tierd_client.shared_memory import SharedMemory
+from tierd_client.v1 import blocks_pb2
+
+CHUNK_BYTES = 1 << 20
+"""Most payload of one message of a stream."""
+
+STREAM_BATCH_BYTES = 64 << 20
+"""Most payload of one stream, so that the deadline of an RPC bounds a known amount of work."""
+
+GRANTED = 1
+COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Identities of one call, ready for the wire (a BlockIds message), and bytes of one block."""
+
+    blocks: Any
+    block_bytes: int
+    sequence: str = ""
+
+    def __len__(self) -> int:
+        return len(self.blocks.ids) // 32
+
+    def id(self, index: int) -> bytes:
+        identity: bytes = self.blocks.ids[32 * index : 32 * index + 32]
+        return identity
+
+
+Sink = Callable[[int], U8Array]
+"""Where block `index` of a batch is to be read into: asked for once, and only for blocks that are there."""
+
+
+class Transfer(Protocol):
+    """Caller: passes blocks of exactly `block_bytes`, and batches of at most `batch_ids` identities."""
+
+    def batch_ids(self, block_bytes: int) -> int:
+        """Most identities of one batch."""
+
+    def put(
+        self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
+    ) -> list[PutOutcome]:
+        """Stores blocks; what it calls STORED is committed."""
+
+    def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
+        """Reads the blocks that can be read in time; LEASED means that it was read."""
+
+
+@dataclass(slots=True)
+class Grant:
+    """One reserved slot: index in the batch, address, generation."""
+
+    index: int
+    address: int
+    generation: int
+
+
+class SharedTransfer:
+    """By shared memory."""
+
+    def __init__(self, session: Session, memory: SharedMemory, verify_reads: bool) -> None:
+        self._session = session
+        self._memory = memory
+        self._verify = verify_reads
+
+    def batch_ids(self, block_bytes: int) -> int:
+        del block_bytes  # no bytes of theirs pass through a call
+        return self._session.batch_ids
+
+    def put(
+        self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
+    ) -> list[PutOutcome]:
+        with self._session.hold():
+            reply = self._reserve(batch, tier, wait)
+            outcomes = outcomes_of(PutOutcome, reply.outcomes)
+            addresses, generations = reply.addresses, reply.generations
+            grants = [
+                Grant(i, addresses[i], generations[i])
+                for i, outcome in enumerate(reply.outcomes) if outcome == GRANTED
+            ]
+            if grants:
+                self._write(batch, blocks, grants, reply.tier, outcomes)
+            return outcomes
+
+    def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
+        request = blocks_pb2.ReserveRequest(
+            session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
+            timeout_ms=wait.left_ms())
+        reply = self._session.call("Reserve", request, wait.left_s())
+        if not len(reply.outcomes) == len(reply.addresses) == len(reply.generations) == len(batch):
+            raise BrokenPeer("Reserve: the reply is not parallel to the ids")
+        return reply
+
+    def _write(
+        self, batch: Batch, blocks: Sequence[U8Array], grants: list[Grant], tier: Any,
+        outcomes: list[PutOutcome],
+    ) -> None:
+        """Fills and commits slots. On an error all are given back; those that were committed stay so."""
+        try:
+            checksums = [self._fill(grant.address, blocks[grant.index]) for grant in grants]
+            committed = self._commit(batch, grants, checksums, tier)
+        except BaseException:
+            with contextlib.suppress(TierdClientError):
+                self._abort(batch, grants, tier)
+            raise
+        for grant, outcome in zip(grants, committed, strict=True):
+            if outcome != COMMITTED:
+                outcomes[grant.index] = PutOutcome.PENDING  # revoked meanwhile: nothing was published
+
+    def _commit(self, batch: Batch, grants: list[Grant], checksums: list[int], tier: Any) -> Sequence[int]:
+        ids, generations = _named(batch, grants)
+        reply = self._session.call("Commit", blocks_pb2.CommitRequest(
+            session=self._session.id, ids=ids, generations=generations, checksums=checksums, tier=tier,
+            sequence=batch.sequence))
+        if len(reply.outcomes) != len(grants):
+            raise BrokenPeer("Commit: the reply is not parallel to the ids")
+        outcomes: Sequence[int] = reply.outcomes
+        return outcomes
+
+    def _fill(self, address: int, block: U8Array) -> int:
+        slot = self._memory.writable(address, block.size, Deadline(self._session.rpc_timeout_s))
+        np.copyto(slot, block)
+        # Of the source, not of the slot: a wrong write is then found out, not sealed.
+        return checksum_of(block)
+
+    def _abort(self, batch: Batch, grants: list[Grant], tier: Any) -> None:
+        ids, generations = _named(batch, grants)
+        self._session.call("Abort", blocks_pb2.AbortRequest(
+            session=self._session.id, ids=ids, generations=generations, tier=tier))
+
+    def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
+        with self._session.hold():
+            reply = acquire(self._session, batch, wait)
+            outcomes = outcomes_of(AcquireOutcome, reply.outcomes)
+            try:
+                for index, outcome in enumerate(outcomes):
+                    if outcome is AcquireOutcome.LEASED and not self._copy_out(batch, reply, index, sink):
+                        outcomes[index] = AcquireOutcome.LOST
+            finally:
+                if reply.lease:
+                    release(self._session, [reply.lease])
+            return outcomes
+
+    def _copy_out(self, batch: Batch, reply: Any, index: int, sink: Sink) -> bool:
+        out = sink(index)
+        deadline = Deadline(self._session.rpc_timeout_s)
+        np.copyto(out, self._memory.view(reply.addresses[index], batch.block_bytes, deadline))
+        return not self._verify or checksum_of(out) == reply.checksums[index]
+
+
+class StreamTransfer:
+    """By Put and Get streams. Every block read is checked against its checksum."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def batch_ids(self, block_bytes: int) -> int:
+        return max(1, min(self._session.batch_ids, STREAM_BATCH_BYTES // block_bytes))
+
+    def put(
+        self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
+    ) -> list[PutOutcome]:
+        header = blocks_pb2.PutHeader(
+            session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
+            timeout_ms=wait.left_ms(), checksums=[checksum_of(block) for block in blocks])
+        reply = self._session.call("Put", _messages(header, blocks), wait.left_s())
+        if len(reply.outcomes) != len(batch):
+            raise BrokenPeer("Put: the reply is not parallel to the ids")
+        return outcomes_of(PutOutcome, reply.outcomes)
+
+    def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
+        request = blocks_pb2.GetRequest(
+            session=self._session.id, blocks=batch.blocks, sequence=batch.sequence,
+            timeout_ms=wait.left_ms())
+        parts = self._session.stream("Get", request, wait.left_s())
+        header = next(parts, None)
+        if header is None or header.WhichOneof("part") != "header":
+            raise BrokenPeer("Get: the stream does not start with a header")
+        header = header.header
+        if len(header.outcomes) != len(batch) or header.block_bytes not in (0, batch.block_bytes):
+            raise BrokenPeer("Get: the header does not fit the request")
+        outcomes = outcomes_of(AcquireOutcome, header.outcomes)
+        there = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
+        outs = [sink(index) for index in there]
+        _fill_from_stream(outs, parts)
+        for index, out in zip(there, outs, strict=True):
+            if checksum_of(out) != header.checksums[index]:
+                outcomes[index] = AcquireOutcome.LOST
+        return outcomes
+
+
+def checksum_of(block: U8Array) -> int:
+    """The checksum of a block's bytes, as records and the wire carry it: xxh3_64, seed 0."""
+    digest: int = xxhash.xxh3_64_intdigest(block)  # type: ignore[arg-type]
+    return digest
+
+
+def acquire(session: Session, batch: Batch, wait: Deadline) -> Any:
+    """One Acquire; the reply is checked to be parallel to the ids."""
+    request = blocks_pb2.AcquireRequest(
+        session=session.id, blocks=batch.blocks, sequence=batch.sequence, timeout_ms=wait.left_ms())
+    reply = session.call("Acquire", request, wait.left_s())
+    if not len(reply.outcomes) == len(reply.addresses) == len(reply.checksums) == len(batch):
+        raise BrokenPeer("Acquire: the reply is not parallel to the ids")
+    return reply
+
+
+def release(session: Session, leases: Sequence[int]) -> None:
+    """Ends leases. What the daemon no longer knows, or cannot hear, ends with the session."""
+    with contextlib.suppress(NotFound, Unavailable, TimedOut):
+        session.call("Release", blocks_pb2.ReleaseRequest(session=session.id, leases=leases))
+
+
+def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:
+    return b"".join(batch.id(grant.index) for grant in grants), [grant.generation for grant in grants]
+
+
+def _messages(header: Any, blocks: Sequence[U8Array]) -> Iterator[Any]:
+    """The messages of a Put: small blocks share one, large ones are cut. An error in here would leave grpc's
+    thread silent and the call hanging to its deadline: nothing in it may raise."""
+    yield blocks_pb2.PutRequest(header=header)
+    pieces: list[bytes] = []
+    size = 0
+    for block in blocks:
+        for start in range(0, block.size, CHUNK_BYTES):
+            piece = block[start : start + CHUNK_BYTES].tobytes()
+            if size + len(piece) > CHUNK_BYTES:
+                yield blocks_pb2.PutRequest(data=b"".join(pieces))
+                pieces, size = [], 0
+            pieces.append(piece)
+            size += len(piece)
+    if pieces:
+        yield blocks_pb2.PutRequest(data=b"".join(pieces))
+
+
+def _fill_from_stream(outs: Sequence[U8Array], parts: Iterator[Any]) -> None:
+    """Fills buffers, one after the other, from the data of a stream, which must be exactly as long."""
+    waiting = iter(outs)
+    out, filled = next(waiting, None), 0
+    for part in parts:
+        data = np.frombuffer(part.data, np.uint8)
+        while data.size:
+            if out is None:
+                raise BrokenPeer("Get: more bytes than blocks")
+            piece = data[: out.size - filled]
+            np.copyto(out[filled : filled + piece.size], piece)
+            data, filled = data[piece.size :], filled + piece.size
+            if filled == out.size:
+                out, filled = next(waiting, None), 0
+    if out is not None:
+        raise BrokenPeer("Get: the stream ended inside a block")
