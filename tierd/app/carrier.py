@@ -2,11 +2,12 @@
 
 The table of what happened to what it means, which every caller relies on:
 
-    outcome of the stores                        ok     lost   source copy
-    copied                                       yes    -      stays
-    spilled value vanished, damaged, or its      no     yes    dropped by the engine
+    outcome of the stores                        ok     lost   full   source copy
+    copied                                       yes    -      -      stays
+    spilled value vanished, damaged, or its      no     yes    -      dropped by the engine
       bytes have another checksum
-    server down or full, or any other failure    no     no     stays
+    server full                                  no     no     yes    stays
+    server down, or any other failure            no     no     no     stays
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import structlog
 import xxhash
 
-from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, Unavailable
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, Unavailable
 from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Tier
 from tierd.ports import ArenaStore, SpillStore, StoredBlock
 from tierd_client.format import U8Array
@@ -89,7 +90,7 @@ class Carrier:
         except (BlockVanished, BlockDamaged) as error:
             return MoveResult(move.op, ok=False, lost=True, reason=str(error))
         except SpillError as error:
-            return MoveResult(move.op, ok=False, reason=str(error))
+            return MoveResult(move.op, ok=False, full=isinstance(error, SpillFull), reason=str(error))
         except Exception as error:  # a store that breaks its contract costs a move, not the daemon
             log.exception("move_failed", op=move.op, source=move.source.name, target=move.target.name)
             return MoveResult(move.op, ok=False, reason=f"{type(error).__name__}: {error}")
