@@ -20,7 +20,7 @@ from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespace, Namespaces
 from tierd.app.sessions import Orphan, Session, Sessions
 from tierd.app.spill_watch import SpillWatch
-from tierd.app.writer import Ended, Writer
+from tierd.app.writer import Writer
 from tierd.core import messages as m
 from tierd.core.errors import TierdError, Unavailable
 from tierd_client.format import I64Array, U8Array, U64Array
@@ -218,24 +218,14 @@ class Service:
         return self.writer.ask(command, m.Observed)
 
     async def evict(self, blocks: m.Ids, to: m.Tier | None, allow_drop: bool, deadline: float) -> m.Outcomes:
-        """Moves blocks down or drops them. A block whose move failed is dropped if the caller allows it."""
+        """Moves blocks down or drops them."""
         self._block_bytes(blocks)
 
-        def ask(some: m.Ids, target: m.Tier | None) -> m.Outcomes:
-            return self.writer.ask(m.Evict(some, target, allow_drop), m.Outcomes)
+        def ask(some: m.Ids, retry: bool) -> m.Outcomes:
+            return self.writer.ask(m.Evict(some, to, allow_drop, retry), m.Outcomes)
 
-        def failed(ended: Sequence[Ended]) -> None:
-            lost = {end.move.identity for end in ended if not end.result.ok}
-            where = np.flatnonzero(reply.outcomes == m.Evicted.PENDING)
-            where = where[[blocks.ids[i].tobytes() in lost for i in where]]
-            if len(where):
-                reply.outcomes[where] = m.Evicted.FAILED
-                if allow_drop:
-                    reply.outcomes[where] = ask(blocks.take(where), None).outcomes
-
-        reply = ask(blocks, to)
-        pending = m.Evicted.PENDING
-        await self._settle(reply, pending, lambda left: ask(blocks.take(left), to), deadline, failed)
+        reply = ask(blocks, False)
+        await self._settle(reply, m.Evicted.PENDING, lambda left: ask(blocks.take(left), True), deadline)
         return reply
 
     async def readmit(self, blocks: m.Ids, to: m.Tier, deadline: float) -> m.Outcomes:
@@ -299,19 +289,15 @@ class Service:
             self.writer.step(command)
 
     async def _settle(
-        self, reply: W, pending: int, again: Callable[[I64Array], W], deadline: float,
-        on_ended: Callable[[Sequence[Ended]], None] | None = None,
+        self, reply: W, pending: int, again: Callable[[I64Array], W], deadline: float
     ) -> None:
         """Repeats a command for the ids that are still `pending`, after what they wait for, into `reply`."""
         loop = asyncio.get_running_loop()
         waiting, pause_s = reply.waiting, PAUSE_FIRST_S
         left = np.flatnonzero(reply.outcomes == pending)
         while len(left):
-            ended = await self.writer.wait(waiting, deadline)
-            if on_ended is not None:
-                on_ended(ended)
-                left = np.flatnonzero(reply.outcomes == pending)
-            if loop.time() >= deadline or not len(left):
+            await self.writer.wait(waiting, deadline)
+            if loop.time() >= deadline:
                 return
             rest = again(left)
             _merge(reply, left, rest)

@@ -18,7 +18,7 @@ import structlog
 from tierd.app.mover import Mover
 from tierd.app.writer import Writer
 from tierd.core.errors import SpillError
-from tierd.core.messages import SpillState
+from tierd.core.messages import Done, SpillState
 from tierd.ports import SpillHealth, SpillStore
 
 log = structlog.get_logger(__name__)
@@ -90,14 +90,14 @@ class SpillWatch:
         self.detail = health.detail
         if self.is_up and health.same:
             return
-        if not health.same:
-            log.warning("spill_forgotten", detail=health.detail)
         came_back = not self.is_up
         if came_back:
             self.is_up = True
             self._up_since = asyncio.get_running_loop().time()
             self._mover.open_spill()
-        self._tell(SpillState(up=True, forgotten=not health.same))
+        forgotten = self._tell(SpillState(up=True, forgotten=not health.same))
+        if forgotten:
+            log.warning("spill_forgotten", blocks=forgotten, detail=health.detail)
         if came_back:
             self._on_change(True)
             log.info("spill_up", detail=health.detail)
@@ -118,11 +118,13 @@ class SpillWatch:
         self._on_change(False)
         log.warning("spill_down", reason=reason)
 
-    def _tell(self, state: SpillState) -> None:
+    def _tell(self, state: SpillState) -> int:
+        """Tells the engine; returns the blocks that it takes for lost."""
         try:
-            self._writer.step(state)
+            return self._writer.ask(state, Done).count
         except Exception:  # the watch must outlive whatever the engine makes of its news
             log.exception("spill_state_refused", up=state.up)
+            return 0
 
     async def _until_found_down(self, timeout_s: float) -> None:
         try:

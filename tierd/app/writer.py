@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
@@ -35,23 +34,6 @@ class EngineLike(Protocol):
     def step(self, command: m.Command, now_wall_s: float) -> m.Step: ...
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A move under way; `ended` exists once somebody waits for it."""
-
-    move: m.Move
-    ended: asyncio.Future[None] | None = None
-    result: m.MoveResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A move that was waited for, and how it ended."""
-
-    move: m.Move
-    result: m.MoveResult
-
-
 class Writer:
     """Runs commands against the engine. Belongs to the thread that made it; any other is refused."""
 
@@ -61,7 +43,7 @@ class Writer:
         self._clock = clock
         self._thread = threading.get_ident()
         self._carry_out: Callable[[Sequence[m.Effect]], None] | None = None
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, asyncio.Future[None] | None] = {}
         self._change: asyncio.Future[None] | None = None
 
     def carry_out_with(self, submit: Callable[[Sequence[m.Effect]], None]) -> None:
@@ -102,31 +84,28 @@ class Writer:
         except Exception:  # whatever it is, the waiters below must be woken
             log.exception("finish_failed", moves=len(results))
         for result in results:
-            flight = self._flights.pop(result.op, None)
-            if flight is not None and flight.ended is not None:
-                flight.result = result
-                flight.ended.set_result(None)
+            ended = self._flights.pop(result.op, None)
+            if ended is not None:
+                ended.set_result(None)
 
-    async def wait(self, ops: Sequence[int], deadline: float) -> tuple[Ended, ...]:
+    async def wait(self, ops: Sequence[int], deadline: float) -> None:
         """Waits until one of the moves has ended, or, for no ops, until something changed that may help.
 
-        `deadline` in the loop's time. Returns the moves of `ops` that ended meanwhile; more than the first
-        when others end within COALESCE_S. Ops not in flight ended long ago: then it returns at once.
+        `deadline` in the loop's time. When others end within COALESCE_S after the first, they are waited for
+        too. Ops that are not in flight ended long ago: then it returns at once.
         """
         timeout = deadline - asyncio.get_running_loop().time()
         if timeout <= 0:
-            return ()
+            return
         if not ops:
             await asyncio.wait([self._next_change()], timeout=timeout)
-            return ()
-        flights = [self._flights[op] for op in ops if op in self._flights]
-        if len(flights) < len(ops):
-            return ()
-        futures = [self._ended(flight) for flight in flights]
+            return
+        if not all(op in self._flights for op in ops):
+            return
+        futures = [self._ended(op) for op in ops]
         done, rest = await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if done and rest:
             await asyncio.wait(rest, timeout=min(COALESCE_S, timeout))
-        return tuple(Ended(flight.move, flight.result) for flight in flights if flight.result is not None)
 
     def _hand_out(self, effects: Sequence[m.Effect]) -> None:
         if not effects:
@@ -134,13 +113,14 @@ class Writer:
         if self._carry_out is None:
             raise RuntimeError("the engine wants bytes moved before the writer has a mover")
         for move in _moves(effects):
-            self._flights[move.op] = _Flight(move)
+            self._flights[move.op] = None
         self._carry_out(effects)
 
-    def _ended(self, flight: _Flight) -> asyncio.Future[None]:
-        if flight.ended is None:
-            flight.ended = asyncio.get_running_loop().create_future()
-        return flight.ended
+    def _ended(self, op: int) -> asyncio.Future[None]:
+        future = self._flights[op]
+        if future is None:  # made only for moves that somebody waits for
+            future = self._flights[op] = asyncio.get_running_loop().create_future()
+        return future
 
     def _next_change(self) -> asyncio.Future[None]:
         if self._change is None:
