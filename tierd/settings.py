@@ -194,6 +194,9 @@ class Settings(BaseModel):
         131_072, ge=1024, le=16 << 20,
         description="Most leases and reservations of all sessions, in blocks, 30 bytes each. Default 131072.",
     )
+    max_sequences: int = Field(
+        4096, ge=1, le=1 << 20, description="Most running requests at once, over all sessions. Default 4096."
+    )
     max_moves: int = Field(
         256, ge=1, le=65_536,
         description="Most moves of blocks between tiers under way. Default 256: each pins a slot at both ends.",

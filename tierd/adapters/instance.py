@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -41,6 +42,19 @@ class StateDirectory:
             os.close(fd)
             raise
         return cls(path, fd, instance)
+
+    def secret(self, name: str) -> bytes:
+        """16 random bytes in a file of that name, made on first use and the same from then on."""
+        path = self.path / name
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            found = bytes.fromhex(path.read_text().strip())
+            if len(found) == INSTANCE_BYTES:
+                return found
+        made = secrets.token_bytes(INSTANCE_BYTES)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(made.hex() + "\n")
+        fresh.replace(path)
+        return made
 
     def release(self) -> None:
         """Gives the directory up; idempotent. The id stays for the next daemon."""

@@ -1,0 +1,87 @@
+"""The command line: one name per command, each loaded when it is used.
+
+`tierd --help` must not cost the import of grpc, pydantic or numpy, so this module knows of each command only
+its name, its one-line help and where it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+import typer
+
+COMMANDS = {
+    "serve": ("tierd.console.serve:serve", "Run the daemon."),
+    "stats": ("tierd.console.show:stats", "Bytes and blocks per tier."),
+    "blocks": ("tierd.console.show:blocks", "List blocks, by filter."),
+    "explain": ("tierd.console.show:explain", "Why a block stands where it stands in the order of eviction."),
+    "plan": ("tierd.console.show:plan", "Dry run: what would go if so many bytes were needed."),
+    "config": ("tierd.console.show:config", "The settings in force of a running daemon."),
+    "evict": ("tierd.console.change:evict", "Move blocks down, or drop them."),
+    "readmit": ("tierd.console.change:readmit", "Move blocks up."),
+    "clear": ("tierd.console.change:clear", "Remove blocks, by filter."),
+    "verify": ("tierd.console.change:verify", "Compare stored bytes with their checksums."),
+    "sim": ("tierd.sim.command:sim", "Replay a trace through the policies."),
+    "demo": ("tierd.demo.command:demo", "See it at work on this machine."),
+}
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+
+app = typer.Typer(
+    name="tierd", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    help="Multi-tier KV-cache offload daemon: HBM, host memory and Redis.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    if version:
+        from importlib.metadata import version as of
+
+        typer.echo(f"tierd {of('tierd')}")
+        raise typer.Exit
+
+
+def _passing_on(name: str, place: str) -> Callable[[typer.Context], None]:
+    """A command that hands its arguments, unread, to the function at `place` with a parser of its own."""
+
+    def run(context: typer.Context) -> None:
+        module, function = place.split(":")
+        inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        inner.command()(getattr(import_module(module), function))
+        inner(args=context.args, prog_name=f"tierd {name}")
+
+    return run
+
+
+for _name, (_place, _help) in COMMANDS.items():
+    _unread = {"ignore_unknown_options": True, "allow_extra_args": True}
+    app.command(_name, help=_help, add_help_option=False, context_settings=_unread)(_passing_on(_name, _place))
+
+
+def main() -> None:
+    """Entry point. Expected errors are one line on stderr and status 1, wrong usage is status 2."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except _expected() as error:
+        typer.echo(f"tierd: {error}", err=True)
+        sys.exit(EXIT_ERROR)
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """Errors that are told in one line; imported once one has happened."""
+    from tierd.core.errors import TierdError
+    from tierd_client.errors import TierdClientError
+
+    return (TierdError, TierdClientError)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""Settings to daemon: the one place where its parts are made and put together.
+
+Two steps. The ground is laid before the event loop and before gRPC runs: the lock on the state directory,
+the embedded Valkey (forked while there are no other threads and little memory), shared memory. On it the
+engine, its shell and the servers are composed as stages of the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+
+from tierd.adapters.arena_host import HostArena
+from tierd.adapters.attach import AttachServer, Offer
+from tierd.adapters.instance import StateDirectory
+from tierd.adapters.memory import MemoryPlan, SharedMemory, Start, open_memory
+from tierd.adapters.processes import ProcessWatch
+from tierd.adapters.shm import Populator, SharedDirectory
+from tierd.adapters.survivors import Survivors
+from tierd.app.daemon import Daemon, Stage
+from tierd.app.mover import Mover
+from tierd.app.namespaces import Namespaces
+from tierd.app.service import About, Service
+from tierd.app.spill_watch import SpillWatch
+from tierd.app.writer import Writer
+from tierd.core.engine import Engine
+from tierd.core.messages import Tier
+from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.ports import ArenaStore, SpillStore
+from tierd.rpc.server import RpcServer
+from tierd.settings import Settings
+from tierd_client.format import U8Array
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_MS = 5000
+CALLS_PER_SESSION = 2
+CALLS_BESIDE = 256
+EMBEDDED_OVERHEAD_BYTES = 64 << 20
+"""What Valkey takes beside the values; with an eighth of them for its allocator it never refuses first."""
+
+MEMORY_STOP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What is there before the event loop runs."""
+
+    settings: Settings
+    state: StateDirectory
+    boot: bytes
+    memory: SharedMemory
+    arenas: Mapping[Tier, ArenaStore]
+    spill: SpillStore | None
+
+
+def serve(settings: Settings) -> None:
+    """Runs a daemon until it is told to stop. Raises what keeps it from starting."""
+    import uvloop
+
+    os.umask(0o077)
+    _raise_descriptor_limit()
+    with ExitStack() as held:
+        ground = lay_ground(settings, held)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_live(ground))
+    log.info("stopped", shared_memory="kept for a warm restart", shm_dir=str(settings.shm_dir))
+
+
+def lay_ground(settings: Settings, held: ExitStack) -> Ground:
+    """Lock, spill server, shared memory; `held` gives them back in the reverse order."""
+    state = StateDirectory.claim(settings.state_dir)
+    held.callback(state.release)
+    spill = _spill_store(settings, state, held)
+    boot = secrets.token_bytes(16)
+    directory = SharedDirectory(settings.shm_dir, state.instance)
+    memory = open_memory(directory, _memory_plan(settings), state.instance, boot)
+    held.callback(memory.close)
+    arenas = _arenas(settings, memory)
+    for arena in arenas.values():
+        held.callback(arena.close)
+    _say_what_was_found(memory)
+    return Ground(settings, state, boot, memory, arenas, spill)
+
+
+async def _live(ground: Ground) -> None:
+    daemon = compose(ground)
+    await daemon.run()
+
+
+def compose(ground: Ground) -> Daemon:
+    """The daemon's parts on a ground. To be called on the event loop's thread, while it runs."""
+    settings, memory = ground.settings, ground.memory
+    survivors = Survivors(memory.tables["sessions"], fresh=memory.start is not Start.WARM)
+    tables = Tables(memory.tables["catalog"], memory.tables["ghosts"], memory.tables["sessions"])
+    engine = Engine(_engine_settings(ground), tables, survivors.numbers)
+    writer = Writer(engine, time.time)
+    namespaces = Namespaces(ground.state.path / "namespaces.json")
+    mover = Mover(
+        ground.arenas, ground.spill, fingerprint_of=namespaces.fingerprint_of, threads=settings.mover_threads,
+        op_timeout_s=settings.spill_timeout_ms / 1000, on_results=writer.finish,
+    )
+    writer.carry_out_with(mover.submit)
+    health_changed = asyncio.Event()
+    spill_watch = None
+    if ground.spill is not None:
+        spill_watch = SpillWatch(
+            ground.spill, writer, mover, lambda _: health_changed.set(), probe_up_s=settings.spill_probe_ms / 1000
+        )
+    service = Service(
+        writer, mover, namespaces, _about(ground), orphans=survivors.orphans, spill_watch=spill_watch
+    )
+    stages = [_memory_stage(ground), Stage("mover", stop=mover.stop)]
+    if spill_watch is not None:
+        stages.append(Stage("spill-watch", run=spill_watch.run))
+    stages += [_attach_stage(ground, service, survivors), *_rpc_stages(ground, service, health_changed)]
+    return Daemon(stages, on_ready=lambda: _say_ready(ground), stop_timeout_s=settings.stop_timeout_s)
+
+
+# --- the ground -----------------------------------------------------------------------------------------
+
+
+def _memory_plan(settings: Settings) -> MemoryPlan:
+    return MemoryPlan(
+        catalog_rows=settings.rows, catalog_buckets=1 << max(4, (2 * settings.rows - 1).bit_length()),
+        ghost_rows=settings.ghosts, sessions=settings.max_sessions, holds=settings.max_holds,
+        host_segments=settings.host_segments,
+        twin_segments=settings.hbm_segments if settings.hbm_device == "cpu" else (),
+    )
+
+
+def _spill_store(settings: Settings, state: StateDirectory, held: ExitStack) -> SpillStore | None:
+    kind = settings.spill.get_secret_value()
+    if kind == "none":
+        return None
+    if kind == "memory":
+        from tierd.adapters.spill_memory import MemorySpillStore
+
+        return MemorySpillStore(settings.spill_bytes_max)
+    from tierd.adapters.spill_redis import RedisSpillStore
+
+    store = RedisSpillStore(
+        _embedded(settings, state, held) if kind == "embedded" else kind,
+        instance=state.instance, marker=state.secret("marker"), prefix=settings.spill_prefix,
+        pool_size=settings.spill_connections, connect_timeout_s=settings.spill_timeout_ms / 1000,
+    )
+    held.callback(store.close)
+    return store
+
+
+def _embedded(settings: Settings, state: StateDirectory, held: ExitStack) -> str:
+    """Starts the child; returns its URL."""
+    from tierd.adapters.spill_embedded import EmbeddedValkey
+
+    limit = settings.spill_bytes_max + settings.spill_bytes_max // 8 + EMBEDDED_OVERHEAD_BYTES
+    valkey = EmbeddedValkey(state.path, limit)
+    held.callback(valkey.stop)
+    valkey.start()
+    log.info("embedded_valkey", pid=valkey.pid, keeps="nothing over a restart")
+    return valkey.url
+
+
+def _arenas(settings: Settings, memory: SharedMemory) -> dict[Tier, ArenaStore]:
+    def arrays(segments: Sequence[tuple[int, int]]) -> dict[int, U8Array]:
+        return {number: memory.segments[number].array() for number, _ in segments}
+
+    arenas: dict[Tier, ArenaStore] = {Tier.HOST: HostArena(arrays(settings.host_segments))}
+    if settings.hbm_bytes and settings.hbm_device == "cpu":
+        from tierd.adapters.hbm_cpu import HbmCpuTwin
+
+        arenas[Tier.HBM] = HbmCpuTwin(arrays(settings.hbm_segments))
+    elif settings.hbm_bytes:
+        from tierd.adapters.hbm_cuda import HbmCuda
+
+        arenas[Tier.HBM] = HbmCuda(settings.hbm_device, dict(settings.hbm_segments))
+    return arenas
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection, a session's process and a spill connection each take a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# --- parts of the daemon --------------------------------------------------------------------------------
+
+
+def _engine_settings(ground: Ground) -> EngineSettings:
+    settings = ground.settings
+    tiers = [TierSpec(Tier.HOST, segments=settings.host_segments)]
+    if Tier.HBM in ground.arenas:
+        readable = ground.arenas[Tier.HBM].mappable
+        tiers.append(TierSpec(Tier.HBM, segments=settings.hbm_segments, readable=readable))
+    if ground.spill is not None:
+        tiers.append(TierSpec(Tier.SPILL, capacity_bytes=settings.spill_bytes_max))
+    return EngineSettings(
+        tiers=tuple(tiers), policy=settings.policy, clock=settings.clock.value,
+        steps_per_second=settings.steps_per_second, max_moves=settings.max_moves, max_held=settings.max_held,
+        max_sequences=settings.max_sequences, spill_grace_s=settings.spill_grace_s,
+    )
+
+
+def _about(ground: Ground) -> About:
+    settings = ground.settings
+    return About(
+        boot_id=ground.boot, instance_id=ground.state.instance,
+        attach_path=str(ground.state.path / "attach.sock"), heartbeat_ms=HEARTBEAT_MS, max_ids=settings.max_ids,
+        max_held=settings.max_held, version=version("tierd"),
+        requested_bytes={
+            Tier.HBM: settings.hbm_bytes, Tier.HOST: settings.host_bytes,
+            Tier.SPILL: settings.spill_bytes_max if ground.spill is not None else 0,
+        },
+        config_json=json.dumps(settings.public()),
+    )
+
+
+def _memory_stage(ground: Ground) -> Stage:
+    """Populates in the background, so that readiness does not wait for it."""
+    arrays = [file.array() for file in ground.memory.files.values()]
+    device = ground.settings.hbm_device
+
+    def report(event: str, size: int) -> None:
+        pinned = _pin(arrays) if event == "populated" and Tier.HBM in ground.arenas and device != "cpu" else 0
+        log.info(event, bytes=size, pinned_bytes=pinned)
+
+    populator = Populator(arrays, report)
+
+    async def start() -> None:
+        populator.start()
+
+    async def stop(timeout_s: float) -> None:
+        await asyncio.to_thread(populator.stop, min(timeout_s, MEMORY_STOP_S))
+
+    return Stage("memory", start=start, stop=stop)
+
+
+def _pin(arrays: Sequence[U8Array]) -> int:
+    from tierd.adapters.hbm_cuda import pin
+
+    return pin(arrays)
+
+
+def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Stage:
+    memory = ground.memory
+    mappable = [tier for tier in (Tier.HOST, Tier.HBM) if tier in ground.arenas and ground.arenas[tier].mappable]
+    by_tier = {Tier.HOST: ground.settings.host_segments, Tier.HBM: ground.settings.hbm_segments}
+    segments = [(number, tier, memory.segments[number]) for tier in mappable for number, _ in by_tier[tier]]
+    watch = ProcessWatch(service.process_ended)
+    path = ground.state.path / "attach.sock"
+    server = AttachServer(path, Offer(ground.boot, memory.files["catalog"], segments), service, watch)
+
+    async def start() -> None:
+        survivors.watch(watch, service.process_ended)
+        server.listen()
+
+    async def stop(_: float) -> None:
+        server.close()
+        watch.close()
+
+    return Stage("attach", start=start, run=server.serve, stop=stop)
+
+
+def _rpc_stages(ground: Ground, service: Service, health_changed: asyncio.Event) -> list[Stage]:
+    settings = ground.settings
+    calls = CALLS_PER_SESSION * settings.max_sessions + CALLS_BESIDE
+    server = RpcServer(service, settings.addresses, concurrent_rpcs_max=calls)
+
+    async def tell_health() -> None:
+        while True:
+            await health_changed.wait()
+            health_changed.clear()
+            await server.set_health(Tier.SPILL, service.tier_state(Tier.SPILL).serving)
+
+    async def start() -> None:
+        await server.start()
+        log.info("listening", addresses=list(server.addresses))
+
+    return [Stage("rpc", start=start, stop=server.stop), Stage("health", run=tell_health)]
+
+
+# --- the log --------------------------------------------------------------------------------------------
+
+
+def _say_what_was_found(memory: SharedMemory) -> None:
+    if memory.start is Start.WARM:
+        log.info("warm_restart", note=memory.reason)
+    elif memory.start is Start.EMPTY:
+        log.warning("started_empty", reason=memory.reason, lost="the blocks of the earlier daemon")
+    else:
+        log.info("first_start")
+
+
+def _say_ready(ground: Ground) -> None:
+    settings = ground.settings
+    log.info(
+        "READY", version=version("tierd"), instance=ground.state.instance.hex(), state_dir=str(settings.state_dir),
+        host_bytes=settings.host_bytes, hbm_bytes=settings.hbm_bytes, hbm_device=settings.hbm_device,
+        spill=settings.public()["spill"], policy=settings.policy, start=ground.memory.start.value,
+    )
