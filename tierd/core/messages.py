@@ -194,9 +194,12 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
+    """`retry`: the rest of an earlier call that was PENDING; moves that failed are FAILED, not begun anew."""
+
     blocks: Ids
     to: Tier | None
     allow_drop: bool = False
+    retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +270,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class MoveResult:
-    """`lost`: the source is gone or damaged (its copy is dropped); else the source stays as it was."""
+    """`lost`: the source is gone or damaged (its copy is dropped); else the source stays as it was.
+    `full`: the target has no room for more than it holds now."""
 
     op: int
     ok: bool
     lost: bool = False
+    full: bool = False
     reason: str = ""
 
 

@@ -1,0 +1,124 @@
+"""The catalog: one row per identity that has a copy in some tier, and the index that finds it.
+
+The rows live in a table of columns that other processes read while the daemon writes (docs/format.md,
+section 2). What identifies a row, and its copies, change only between two moves of its `sequence` word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.errors import LimitReached
+from tierd.core.hashindex import NO_ROW, HashIndex
+from tierd_client.format import (
+    WORD_BUCKETS,
+    WORD_INDEX_EPOCH,
+    WORD_ROWS,
+    WORD_SALT,
+    I64Array,
+    Table,
+    U8Array,
+    words_of,
+)
+
+FLAG_UNIT = 1
+"""Every access of the record so far had weight 1."""
+
+
+class Catalog:
+    """Rows and index over a table. Rows are int64 arrays; `NO_ROW` stands for none."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        column = table.columns
+        self.identity: U8Array = column["identity"]
+        self.index = HashIndex(column["index"], words_of(self.identity), int(table.words[WORD_SALT]))
+        self.sequence, self.birth = column["sequence"], column["birth"]
+        self.namespace, self.group = column["namespace"], column["group"]
+        self.position, self.size = column["position"], column["size"]
+        self.parent, self.parent_birth = column["parent"], column["parent_birth"]
+        self.checksum, self.flags = column["checksum"], column["flags"]
+        self.state, self.address, self.generation = column["state"], column["address"], column["generation"]
+        self.touches, self.last, self.wall = column["touches"], column["last"], column["wall"]
+        self.ema, self.crf = column["ema"], column["crf"]
+        self.capacity = len(self.identity)
+        table.words[WORD_ROWS], table.words[WORD_BUCKETS] = self.capacity, len(column["index"])
+        self.used = np.zeros(self.capacity, bool)
+        self._free: NDArray[np.int32] = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
+        self._free_count = self.capacity
+
+    def __len__(self) -> int:
+        return self.capacity - self._free_count
+
+    @property
+    def free_rows(self) -> int:
+        return self._free_count
+
+    def find(self, ids: U8Array) -> I64Array:
+        """Row of each identity (n, 32), `NO_ROW` where it has none."""
+        return self.index.find(ids)
+
+    def insert(self, ids: U8Array) -> I64Array:
+        """New rows for identities that are distinct and have none. LimitReached when rows run out."""
+        count = len(ids)
+        if count > self._free_count:
+            raise LimitReached(f"catalog_rows: {count} rows wanted, {self._free_count} of {self.capacity} free")
+        rows = self._free[self._free_count - count : self._free_count][::-1].astype(np.int64)
+        self._free_count -= count
+        self.used[rows] = True
+        with self.writing(rows):
+            self.identity[rows] = ids
+            self.birth[rows] += 1
+            self.parent[rows] = NO_ROW
+            self.flags[rows] = FLAG_UNIT
+            for column in (self.touches, self.last, self.wall, self.ema, self.crf, self.checksum):
+                column[rows] = 0
+            self.table["policy"][rows] = 0
+        self.index.insert(rows)
+        return rows
+
+    def remove(self, rows: I64Array) -> None:
+        """Frees rows that have no copy left."""
+        self.index.remove(rows)
+        with self.writing(rows):
+            self.identity[rows] = 0
+            self.birth[rows] += 1
+        self.used[rows] = False
+        self._free[self._free_count : self._free_count + len(rows)] = rows
+        self._free_count += len(rows)
+        if self.index.crowded:
+            self._rebuild_index()
+
+    @contextmanager
+    def writing(self, rows: Any) -> Iterator[None]:
+        """Makes readers in other processes wait, or throw away what they read. `rows` are distinct."""
+        self.sequence[rows] += 1
+        yield
+        self.sequence[rows] += 1
+
+    def adopt(self, rows: I64Array) -> None:
+        """Takes over rows that survived in the table, and no others; rebuilds index and free list."""
+        self.used[:] = False
+        self.used[rows] = True
+        free = np.flatnonzero(~self.used)[::-1]
+        self._free_count = len(free)
+        self._free[: len(free)] = free
+        self._rebuild_index()
+
+    def parents(self, rows: I64Array) -> I64Array:
+        """Row of each row's parent, `NO_ROW` where it has none or the parent has left."""
+        parent = self.parent[rows].astype(np.int64)
+        stale = (parent >= 0) & (self.birth[parent] != self.parent_birth[rows])
+        parent[stale] = NO_ROW
+        return parent
+
+    def _rebuild_index(self) -> None:
+        words = self.table.words
+        words[WORD_INDEX_EPOCH] += np.uint64(1)
+        self.index.rebuild(np.flatnonzero(self.used))
+        words[WORD_INDEX_EPOCH] += np.uint64(1)

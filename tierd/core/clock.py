@@ -1,0 +1,39 @@
+"""The clock of accesses: what one step is.
+
+`request`: each new sequence, and each request outside one, is a tick. `decode`: the decode steps of the
+fastest worker. `wall`: seconds times `steps_per_second`. A step never goes back.
+"""
+
+from __future__ import annotations
+
+from tierd.core.errors import InvalidInput
+
+MODES = ("request", "decode", "wall")
+
+
+class Clock:
+    """`step` is the number of the current step; `wall_s` the wall time (s since 1970) last told."""
+
+    def __init__(self, mode: str = "request", steps_per_second: float = 10.0, step: int = 0) -> None:
+        if mode not in MODES:
+            raise InvalidInput("clock", f"{mode!r} is not one of {', '.join(MODES)}")
+        self.mode = mode
+        self.steps_per_second = steps_per_second
+        self.step = step
+        self.wall_s = 0.0
+
+    def tell(self, wall_s: float) -> None:
+        """The shell says what time it is. A wall clock that was set back stands still for the engine."""
+        self.wall_s = max(self.wall_s, wall_s)
+        if self.mode == "wall":
+            self.step = max(self.step, int(self.wall_s * self.steps_per_second))
+
+    def request(self) -> None:
+        """A sequence opened, or a request came outside one."""
+        if self.mode == "request":
+            self.step += 1
+
+    def decoded(self, step: int) -> None:
+        """A worker has reached this decode step, on the scale of this clock."""
+        if self.mode == "decode":
+            self.step = max(self.step, step)

@@ -1,0 +1,189 @@
+"""The life of a copy, as one table, and the copies of one tier.
+
+                      RESERVE              COMMIT
+    ABSENT ───────────────────▶ FILLING ──────────▶ READY
+       ▲                          │  │                │ │
+       └──────── ABORT ───────────┘  │                │ │
+       ▲                             └─ QUARANTINE ─┐ │ │
+       └──────── DROP ──────────────────────────────┼─┘ │
+                                                    ▼   ▼ QUARANTINE
+                              the record forgets the slot; it stays out of use
+
+Free, used (READY), reserved (FILLING) and quarantined bytes of slots add up to the capacity at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.arena import Arena, slot_bytes
+from tierd.core.catalog import Catalog
+from tierd.core.errors import IllegalTransition
+from tierd.core.messages import Tier
+from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
+
+_ILLEGAL = 255
+
+
+class Event(IntEnum):
+    RESERVE = 0
+    COMMIT = 1
+    ABORT = 2
+    DROP = 3
+    QUARANTINE = 4
+
+
+TRANSITIONS = {
+    (STATE_ABSENT, Event.RESERVE): STATE_FILLING,
+    (STATE_FILLING, Event.COMMIT): STATE_READY,
+    (STATE_FILLING, Event.ABORT): STATE_ABSENT,
+    (STATE_FILLING, Event.QUARANTINE): STATE_ABSENT,
+    (STATE_READY, Event.DROP): STATE_ABSENT,
+    (STATE_READY, Event.QUARANTINE): STATE_ABSENT,
+}
+"""All there is; any other pair is a bug."""
+
+_NEXT = np.full((len(Event), 3), _ILLEGAL, np.uint8)
+for (_state, _event), _after in TRANSITIONS.items():
+    _NEXT[_event, _state] = _after
+
+
+def advance(states: NDArray[np.uint8], event: Event) -> NDArray[np.uint8]:
+    """States after an event. IllegalTransition, and nothing is returned, when one has no such event."""
+    after: NDArray[np.uint8] = _NEXT[event, states]
+    if (after == _ILLEGAL).any():
+        raise IllegalTransition(f"{event.name} on a copy in state {states[after == _ILLEGAL][0]}")
+    return after
+
+
+class TierCopies:
+    """Copies of one tier: their states and slots, who holds them, and the bytes that they take."""
+
+    def __init__(
+        self, tier: Tier, catalog: Catalog, segments: Sequence[tuple[int, int]], capacity_bytes: int, readable: bool
+    ) -> None:
+        self.tier, self.catalog, self.readable = tier, catalog, readable
+        plane = tier - 1
+        self.state: NDArray[np.uint8] = catalog.state[plane]
+        self.address: U64Array = catalog.address[plane]
+        self.generation: U64Array = catalog.generation[plane]
+        self.arena = Arena(segments) if segments else None
+        self.capacity = self.arena.capacity if self.arena else capacity_bytes
+        self.used = self.reserved = self.quarantined = 0
+        self.blocks = 0
+        self.leases = np.zeros(catalog.capacity, np.int32)
+        self.moves = np.zeros(catalog.capacity, np.uint8)
+        self.writer: dict[int, int] = {}
+        """Row of each FILLING copy -> its one writer: a session, or minus the number of a move."""
+        self.barred: dict[int, tuple[int, int]] = {}
+        """Address of each slot in quarantine -> its bytes, and how many holds keep it there."""
+
+    @property
+    def free(self) -> int:
+        """Free bytes of slots, from the allocator's own books where the tier has one."""
+        return self.arena.free_bytes if self.arena else self.capacity - self.used - self.reserved
+
+    def fits(self, size: int) -> bool:
+        """Whether a block of `size` bytes could ever fit."""
+        return slot_bytes(size) <= (self.arena.largest_slot() if self.arena else self.capacity)
+
+    def ready(self, rows: I64Array) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self.state[rows] == STATE_READY
+        return found
+
+    def allocate(self, size: int, count: int) -> list[int]:
+        """Addresses of up to `count` slots for blocks of `size` bytes. A tier without an arena has address 0."""
+        slot = slot_bytes(size)
+        if self.arena:
+            return self.arena.allocate(slot, count)
+        return [0] * max(0, min(count, self.free // slot))
+
+    def give_back(self, size: int, addresses: Sequence[int]) -> None:
+        """Slots that were allocated and not reserved."""
+        if self.arena:
+            self.arena.free(slot_bytes(size), addresses)
+
+    def reserve(self, rows: I64Array, addresses: Sequence[int], generations: U64Array, writer: int) -> None:
+        """Hands slots to rows, which are distinct."""
+        after = advance(self.state[rows], Event.RESERVE)
+        with self.catalog.writing(rows):
+            self.state[rows], self.generation[rows] = after, generations
+            self.address[rows] = np.array(addresses, np.uint64)
+        for row in rows.tolist():
+            self.writer[row] = writer
+        self.reserved += self._bytes(rows)
+
+    def commit(self, rows: I64Array) -> None:
+        after = advance(self.state[rows], Event.COMMIT)
+        with self.catalog.writing(rows):
+            self.state[rows] = after
+        self._forget_writers(rows)
+        size = self._bytes(rows)
+        self.reserved -= size
+        self.used += size
+        self.blocks += len(rows)
+
+    def abort(self, rows: I64Array) -> None:
+        """FILLING slots become free."""
+        self._leave(rows, Event.ABORT)
+        self._forget_writers(rows)
+        self.reserved -= self._bytes(rows)
+        self._free_slots(rows)
+
+    def drop(self, rows: I64Array) -> None:
+        """READY slots become free."""
+        self._leave(rows, Event.DROP)
+        self.used -= self._bytes(rows)
+        self.blocks -= len(rows)
+        self._free_slots(rows)
+
+    def quarantine(self, rows: I64Array) -> None:
+        """The record forgets the slots, which stay out of use until their holds end (`unbar`)."""
+        filling = self.state[rows] == STATE_FILLING
+        self._leave(rows, Event.QUARANTINE)
+        self._forget_writers(rows[filling])
+        self.reserved -= self._bytes(rows[filling])
+        self.used -= self._bytes(rows[~filling])
+        self.blocks -= int(np.count_nonzero(~filling))
+        for row in rows.tolist():
+            self.bar(int(self.address[row]), slot_bytes(int(self.catalog.size[row])))
+
+    def bar(self, address: int, slot: int) -> None:
+        """A hold keeps a slot, which no record owns, out of use; the slot is not free."""
+        size, holds = self.barred.get(address, (slot, 0))
+        self.quarantined += size if holds == 0 else 0
+        self.barred[address] = (size, holds + 1)
+
+    def unbar(self, address: int) -> None:
+        """A hold on a barred slot ended; with the last the slot is free."""
+        size, holds = self.barred.pop(address)
+        if holds > 1:
+            self.barred[address] = (size, holds - 1)
+            return
+        self.quarantined -= size
+        if self.arena:
+            self.arena.free(size, [address])
+
+    def _leave(self, rows: I64Array, event: Event) -> None:
+        after = advance(self.state[rows], event)
+        with self.catalog.writing(rows):
+            self.state[rows] = after
+
+    def _forget_writers(self, rows: I64Array) -> None:
+        for row in rows.tolist():
+            del self.writer[row]
+
+    def _free_slots(self, rows: I64Array) -> None:
+        if self.arena is None:
+            return
+        sizes = self.catalog.size[rows]
+        for size in np.unique(sizes).tolist():
+            self.arena.free(slot_bytes(size), self.address[rows[sizes == size]].tolist())
+
+    def _bytes(self, rows: I64Array) -> int:
+        pages = (self.catalog.size[rows].astype(np.int64) + 4095) // 4096
+        return int(pages.sum()) * 4096

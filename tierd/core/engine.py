@@ -1,0 +1,104 @@
+"""The engine: a command and a time go in, a reply and effects come out.
+
+Synchronous and deterministic; it does no I/O and owns no clock. What a command does is in the module of its
+family: placing, reading, moving, sequences, lives, explain. All of them work on one State.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tierd.core import explain, lives, moving, placing, reading, sequences, statistics
+from tierd.core import messages as m
+from tierd.core.policy.registry import parse
+from tierd.core.room import finish
+from tierd.core.state import EngineSettings, State, Tables, TierSpec
+from tierd_client.format import WORD_POLICY_EPOCH
+
+Handler = Callable[[State, Any], m.Reply]
+
+
+def _finish(state: State, command: m.Finish) -> m.Done:
+    for result in command.results:
+        finish(state, result)
+    return m.Done(len(command.results))
+
+
+def _set_policy(state: State, command: m.SetPolicy) -> m.PolicySet:
+    policy = parse(command.spec)
+    rescale = policy.common.alpha != state.policy.common.alpha
+    state.policy = policy
+    state.tables.catalog.words[WORD_POLICY_EPOCH] += np.uint64(1)
+    if rescale:
+        statistics.rescale(state.catalog, np.flatnonzero(state.catalog.used), policy.common.alpha)
+    state.make_victims()
+    return m.PolicySet(policy.spec, state.policy_epoch)
+
+
+def _occupancy(state: State, command: m.Occupancy) -> m.OccupancyReply:
+    del command
+    return explain.occupancy(state)
+
+
+HANDLERS: dict[type, Handler] = {
+    m.OpenSession: lives.open_session,
+    m.BindProcess: lives.bind_process,
+    m.EndSession: lives.end_session,
+    m.OpenSequence: sequences.open_sequence,
+    m.CloseSequence: sequences.close_sequence,
+    m.Observe: sequences.observe,
+    m.Lookup: reading.lookup,
+    m.Acquire: reading.acquire,
+    m.Release: reading.release,
+    m.Readmit: reading.readmit,
+    m.Reserve: placing.reserve,
+    m.Commit: placing.commit,
+    m.Abort: placing.abort,
+    m.Evict: moving.evict,
+    m.Clear: moving.clear,
+    m.DropDamaged: moving.drop_damaged,
+    m.SpillState: moving.spill_state,
+    m.Finish: _finish,
+    m.SetPolicy: _set_policy,
+    m.Occupancy: _occupancy,
+    m.Describe: explain.describe,
+    m.ListBlocks: explain.list_blocks,
+    m.Explain: explain.explain,
+    m.Plan: explain.plan,
+}
+
+
+class Engine:
+    """`survivors`: sessions of the tables' last boot whose process may still live; their slots are kept."""
+
+    def __init__(self, settings: EngineSettings, tables: Tables, survivors: frozenset[int] = frozenset()) -> None:
+        self.state = State(settings, tables)
+        self.kept = lives.recover(self.state, survivors)
+        """Identities taken over from the last boot."""
+
+    def step(self, command: m.Command, now: float) -> m.Step:
+        """Carries out one command at wall time `now` (s since 1970).
+
+        Raises InvalidInput, NotFound, Refused or LimitReached about the whole command; nothing is done then.
+        """
+        state = self.state
+        state.clock.tell(now)
+        reply = HANDLERS[type(command)](state, command)
+        state.settle_ages()
+        effects, state.effects = state.effects, []
+        return m.Step(reply, effects)
+
+    def orphans(self) -> list[tuple[int, int, int, bytes]]:
+        """(session, pid, start time, token) of sessions that have ended while their process may still live."""
+        sessions = self.state.sessions
+        return [
+            (session.number, int(sessions.pid[session.row]), int(sessions.start_time[session.row]), session.token)
+            for session in sessions.by_number.values()
+            if session.ended
+        ]
+
+
+__all__ = ["Engine", "EngineSettings", "Tables", "TierSpec"]

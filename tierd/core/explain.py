@@ -1,0 +1,210 @@
+"""What the engine tells people: occupancy, records, why a block stands where it stands, what would go next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tierd.core import statistics
+from tierd.core.arena import slot_bytes
+from tierd.core.errors import InvalidInput
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import (
+    BlockPage,
+    BlockView,
+    CopyView,
+    Describe,
+    Explain,
+    Explained,
+    Explanation,
+    ListBlocks,
+    OccupancyReply,
+    Plan,
+    Planned,
+    Record,
+    Tier,
+    TierOccupancy,
+)
+from tierd.core.moving import select
+from tierd.core.room import given_up, record_of
+from tierd.core.state import State, TierState, split
+from tierd_client.format import STATE_ABSENT, STATE_READY, I64Array
+
+MOST_LISTED = 10_000
+
+
+def occupancy(state: State) -> OccupancyReply:
+    sessions = state.sessions.by_number.values()
+    leases = sum(len(lease.rows) for session in sessions for lease in session.leases.values())
+    return OccupancyReply(
+        [_tier_occupancy(state, tier) for tier in state.tiers.values()],
+        identities=len(state.catalog), ghosts=len(state.ghosts), sessions=len(state.sessions),
+        sequences=len(state.sequences), leases=leases, step=state.clock.step, misses_total=state.misses,
+        moves_in_flight=len(state.moves), policy=state.policy.spec, policy_epoch=state.policy_epoch,
+    )
+
+
+def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
+    copies, counters = tier.copies, tier.counters
+    ready = np.flatnonzero(copies.state == STATE_READY)
+    evictable = int(np.count_nonzero(~state.protected(tier)(ready)))
+    return TierOccupancy(
+        tier.tier, copies.capacity, copies.free, copies.used, copies.reserved, copies.quarantined, copies.blocks,
+        evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,
+        counters.demoted, counters.promoted, counters.failed_moves,
+    )
+
+
+def describe(state: State, command: Describe) -> BlockPage:
+    rows = state.catalog.find(command.ids)
+    views: list[BlockView | None] = []
+    for row, identity in zip(rows.tolist(), split(command.ids), strict=True):
+        views.append(view(state, row) if row != NO_ROW else _ghost_view(state, identity))
+    return BlockPage(views)
+
+
+def view(state: State, row: int) -> BlockView:
+    """The record of one row, for people."""
+    catalog = state.catalog
+    parent = int(catalog.parents(np.array([row]))[0])
+    holding = [tier for tier in state.tiers.values() if tier.copies.state[row] != STATE_ABSENT]
+    copies = [_copy_view(state, tier, row) for tier in holding]
+    return BlockView(
+        catalog.identity[row].tobytes(), int(catalog.namespace[row]), int(catalog.group[row]),
+        int(catalog.position[row]), None if parent == NO_ROW else catalog.identity[parent].tobytes(),
+        int(catalog.size[row]), int(catalog.checksum[row]), record_of(catalog, row), copies, int(state.pins[row]),
+    )
+
+
+def _copy_view(state: State, tier: TierState, row: int) -> CopyView:
+    copies = tier.copies
+    return CopyView(
+        tier.tier, bool(copies.state[row] == STATE_READY), int(copies.address[row]), int(copies.generation[row]),
+        int(copies.leases[row]), rank_of(state, tier, row),
+    )
+
+
+def rank_of(state: State, tier: TierState, row: int) -> float:
+    stats = statistics.stats_of(state.catalog, np.array([row]))
+    return float(state.policy.ranks(stats, state.moment(tier))[0])
+
+
+def _ghost_view(state: State, identity: bytes) -> BlockView | None:
+    found, records = state.ghosts.peek(np.frombuffer(identity, np.uint8)[None, :])
+    if not len(found):
+        return None
+    record = Record(
+        int(records.touches[0]), int(records.last[0]), float(records.wall[0]), float(records.ema[0]),
+        float(records.crf[0]),
+    )
+    return BlockView(identity, 0, 0, 0, None, 0, 0, record, ghost=True)
+
+
+def list_blocks(state: State, command: ListBlocks) -> BlockPage:
+    rows = select(state, command.where)
+    rows = _by_rank(state, command, rows) if command.by_rank else _by_identity(state, rows)
+    first = _start(state, command, rows)
+    page = rows[first : first + command.limit]
+    more = first + command.limit < len(rows)
+    if not more or not len(page):
+        end = b""
+    elif command.by_rank:
+        end = (first + len(page)).to_bytes(8, "little")
+    else:
+        end = state.catalog.identity[page[-1]].tobytes()
+    return BlockPage([view(state, row) for row in page.tolist()], end)
+
+
+def _by_identity(state: State, rows: I64Array) -> I64Array:
+    words = state.catalog.identity[rows].view(">u8").T
+    order: I64Array = rows[np.lexsort((words[3], words[2], words[1], words[0]))]
+    return order
+
+
+def _by_rank(state: State, command: ListBlocks, rows: I64Array) -> I64Array:
+    if command.where.tier is None:
+        raise InvalidInput("filter.tier", "listing by rank needs a tier")
+    return in_rank_order(state, state.tier(command.where.tier, "filter.tier"), rows)
+
+
+def in_rank_order(state: State, tier: TierState, rows: I64Array) -> I64Array:
+    """Rows in the order of eviction, protection aside."""
+    catalog = state.catalog
+    ranks = state.policy.ranks(statistics.stats_of(catalog, rows), state.moment(tier))
+    words = catalog.identity[rows].view(">u8").T
+    depth = -catalog.position[rows].astype(np.int64)
+    order: I64Array = rows[np.lexsort((words[3], words[2], words[1], words[0], depth, catalog.last[rows], -ranks))]
+    return order
+
+
+def _start(state: State, command: ListBlocks, rows: I64Array) -> int:
+    if not command.after:
+        return 0
+    if command.by_rank:
+        if len(command.after) != 8:
+            raise InvalidInput("page_token", "is not one that this listing gave")
+        return int.from_bytes(command.after, "little")
+    if len(command.after) != 32:
+        raise InvalidInput("page_token", "is not one that this listing gave")
+    keys = split(state.catalog.identity[rows])
+    return next((place for place, key in enumerate(keys) if key > command.after), len(keys))
+
+
+def explain(state: State, command: Explain) -> Explained:
+    tier = state.tier(command.tier)
+    rows = state.catalog.find(command.ids)
+    blocks = []
+    for row, identity in zip(rows.tolist(), split(command.ids), strict=True):
+        if row == NO_ROW or tier.copies.state[row] != STATE_READY:
+            blocks.append(Explanation(identity, "", {}, 0.0, "", ""))
+        else:
+            blocks.append(_explanation(state, tier, row))
+    return Explained(blocks, state.policy.spec, state.clock.step)
+
+
+def _explanation(state: State, tier: TierState, row: int) -> Explanation:
+    stats = statistics.stats_of(state.catalog, np.array([row]))
+    terms = state.policy.terms(stats, state.moment(tier)) | {"touches": float(stats.touches[0])}
+    return Explanation(
+        state.catalog.identity[row].tobytes(), state.policy.rule, terms, rank_of(state, tier, row),
+        _protection(state, tier, row), _destination(state, tier, row),
+    )
+
+
+def _protection(state: State, tier: TierState, row: int) -> str:
+    """What keeps a copy from being chosen now, in words; empty when nothing does."""
+    reasons = []
+    if state.pins[row]:
+        reasons.append(f"in {state.pins[row]} running sequences")
+    if tier.copies.leases[row]:
+        reasons.append(f"under {tier.copies.leases[row]} leases")
+    if tier.copies.moves[row]:
+        reasons.append("being copied")
+    if state.policy.common.leaf_only and tier.children[row]:
+        reasons.append(f"{tier.children[row]} later blocks of its chain are here")
+    return ", ".join(reasons)
+
+
+def _destination(state: State, tier: TierState, row: int) -> str:
+    for number, lower in state.tiers.items():
+        if number > tier.tier and lower.copies.state[row] == STATE_READY:
+            return f"dropped ({number.name.lower()} holds it)"
+    below = state.below(tier.tier)
+    if below is None or given_up(state, below):
+        return "dropped"
+    if below.tier == Tier.SPILL and not state.spill_up:
+        return "kept (spill is down)"
+    return below.tier.name.lower()
+
+
+def plan(state: State, command: Plan) -> Planned:
+    """Chooses as an eviction would, says what came out, and puts it back."""
+    tier = state.tier(command.tier)
+    free = tier.copies.free
+    need, taken, victims = command.bytes - free, 0, list[int]()
+    biggest = slot_bytes(int(state.catalog.size[tier.copies.state == STATE_READY].max(initial=1)))
+    while taken < need and len(more := state.choose(tier, max(1, (need - taken) // biggest))):
+        victims += more.tolist()
+        taken += sum(slot_bytes(size) for size in state.catalog.size[more].tolist())
+    listed = [_explanation(state, tier, row) for row in victims[: command.limit]]
+    state.spare(tier, np.array(victims, np.int64))
+    return Planned(listed, taken >= need, free, taken, len(victims))

@@ -1,0 +1,118 @@
+"""Ghosts: records of identities that have no copy left, so that a block that comes back resumes its score.
+
+A ring in the order of eviction, oldest out first (docs/format.md, section 3). An identity that comes back
+leaves a hole, which keeps its place in the order until its turn to go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.hashindex import HashIndex
+from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, words_of
+
+UNIT_BIT = np.uint32(1 << 31)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Statistics of several identities, as arrays."""
+
+    touches: NDArray[np.uint32]
+    last: NDArray[np.int64]
+    wall: NDArray[np.float64]
+    ema: NDArray[np.float64]
+    crf: NDArray[np.float64]
+    unit: NDArray[np.bool_]
+
+
+class Ghosts:
+    """At most `limit` ghosts, never more than the table holds. Places are numbered from 0 for ever."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.identity: U8Array = table["identity"]
+        self.touches: NDArray[np.uint32] = table["touches"]
+        self.capacity = len(self.identity)
+        table.words[WORD_ROWS] = self.capacity
+        self.head, self.tail = int(table.words[WORD_HEAD]), int(table.words[WORD_TAIL])
+        self._index = HashIndex.private(words_of(self.identity))
+        at = np.arange(self.head, self.tail) % max(1, self.capacity)
+        self._count = 0
+        self._index_at(at[self.touches[at] != 0])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, ids: U8Array, records: Records, limit: int) -> None:
+        """Remembers identities, oldest first in the order given, forgetting the oldest over `limit`."""
+        limit = min(limit, self.capacity)
+        kept = slice(max(0, len(ids) - limit), None)
+        ids = ids[kept]
+        self._forget_until(limit - len(ids))
+        if not len(ids):
+            return
+        at = np.arange(self.tail, self.tail + len(ids)) % self.capacity
+        column = self.table.columns
+        self.identity[at], column["ema"][at], column["crf"][at] = ids, records.ema[kept], records.crf[kept]
+        column["last"][at], column["wall"][at] = records.last[kept], records.wall[kept].astype(np.uint32)
+        touches = np.maximum(records.touches[kept], 1) & ~UNIT_BIT
+        self.touches[at] = touches | np.where(records.unit[kept], UNIT_BIT, np.uint32(0))
+        self._index_at(at)
+        self._move(self.head, self.tail + len(ids))
+
+    def _index_at(self, at: I64Array) -> None:
+        self._index.insert(at)
+        self._count += len(at)
+
+    def _forget_until(self, places: int) -> None:
+        """Forgets the oldest until at most `places` places of the ring, holes included, are taken."""
+        head = max(self.head, self.tail - places)
+        if head == self.head:
+            return
+        at = np.arange(self.head, head) % self.capacity
+        self._remove(at[self.touches[at] != 0])
+        self._move(head, self.tail)
+
+    def take(self, ids: U8Array) -> tuple[I64Array, Records]:
+        """Hands over and forgets what is remembered of `ids`: indices of those found, and their records."""
+        rows = self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
+        found = np.flatnonzero(rows >= 0)
+        records = self._records(rows[found])
+        self._remove(rows[found])
+        return found, records
+
+    def _remove(self, at: I64Array) -> None:
+        self._index.remove(at)
+        self.touches[at] = 0
+        self._count -= len(at)
+        if self._index.crowded:
+            live = np.arange(self.head, self.tail) % self.capacity
+            self._index.rebuild(live[self.touches[live] != 0])
+
+    def peek(self, ids: U8Array) -> tuple[I64Array, Records]:
+        """As `take`, but nothing changes."""
+        rows = self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
+        found = np.flatnonzero(rows >= 0)
+        return found, self._records(rows[found])
+
+    def clear(self) -> int:
+        """Forgets all; returns how many there were."""
+        count = self._count
+        self._forget_until(0)
+        return count
+
+    def _records(self, at: I64Array) -> Records:
+        column = self.table.columns
+        touches = self.touches[at]
+        return Records(
+            touches & ~UNIT_BIT, column["last"][at], column["wall"][at].astype(np.float64), column["ema"][at],
+            column["crf"][at], (touches & UNIT_BIT) != 0,
+        )
+
+    def _move(self, head: int, tail: int) -> None:
+        self.head, self.tail = head, tail
+        self.table.words[WORD_HEAD], self.table.words[WORD_TAIL] = head, tail

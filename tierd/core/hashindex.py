@@ -1,0 +1,101 @@
+"""An open-addressing index from identities to rows, vectorised over the ids of a command.
+
+It owns no identities: `words` is the column they lie in, as (rows, 4) 64-bit words. docs/format.md,
+section 2, has the layout; a client probes the same buckets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd_client.format import (
+    BUCKET_EMPTY,
+    BUCKET_TOMBSTONE,
+    I64Array,
+    U8Array,
+    U64Array,
+    find_rows,
+    first_bucket,
+    words_of,
+)
+
+NO_ROW = -1
+SMALL_BATCH = 6
+"""Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
+_WORD = (1 << 64) - 1
+
+
+class HashIndex:
+    def __init__(self, buckets: NDArray[np.uint32], words: U64Array, salt: int = 0) -> None:
+        self.buckets, self.words, self.salt = buckets, words, salt
+        self.mask = len(buckets) - 1
+        self.tombstones = 0
+        self._scalar: Any = memoryview(buckets)  # type: ignore[arg-type]
+        self._identity: Any = memoryview(words)  # type: ignore[arg-type]
+
+    @classmethod
+    def private(cls, words: U64Array) -> HashIndex:
+        """Over buckets of its own, twice as many as there are rows."""
+        return cls(np.zeros(1 << max(4, (2 * len(words) - 1).bit_length()), np.uint32), words)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether tombstones make probes long enough to be worth a rebuild."""
+        return self.tombstones * 4 > len(self.buckets)
+
+    def find(self, ids: U8Array) -> I64Array:
+        """Row of each identity (n, 32), `NO_ROW` where it has none."""
+        words = words_of(ids)
+        if len(words) > SMALL_BATCH:
+            return find_rows(self.buckets, self.words, words, self.salt)
+        return np.array([self._find_one(*word) for word in words.tolist()], np.int64)
+
+    def _find_one(self, first: int, second: int, third: int, fourth: int) -> int:
+        mixed = ((first ^ self.salt) * 0x9E3779B97F4A7C15 + second) & _WORD
+        bucket = (mixed ^ (mixed >> 29)) & self.mask
+        buckets, identity = self._scalar, self._identity
+        while (entry := buckets[bucket]) != BUCKET_EMPTY:
+            row = entry - 1
+            if (
+                entry != BUCKET_TOMBSTONE
+                and identity[row, 0] == first
+                and identity[row, 1] == second
+                and identity[row, 2] == third
+                and identity[row, 3] == fourth
+            ):
+                return int(row)
+            bucket = (bucket + 1) & self.mask
+        return NO_ROW
+
+    def insert(self, rows: I64Array) -> None:
+        """Indexes rows whose identities are distinct and not yet indexed.
+
+        All go at once; where several want one bucket the last write stands and the others go on.
+        """
+        pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
+        while len(pending):
+            before = self.buckets[bucket]
+            free = (before == BUCKET_EMPTY) | (before == BUCKET_TOMBSTONE)
+            value = (pending + 1).astype(np.uint32)
+            self.buckets[bucket[free]] = value[free]
+            placed = self.buckets[bucket] == value
+            self.tombstones -= int(np.count_nonzero(before[placed] == BUCKET_TOMBSTONE))
+            pending, bucket = pending[~placed], (bucket[~placed] + 1) & self.mask
+
+    def remove(self, rows: I64Array) -> None:
+        """Takes out rows that are indexed, while their identities still stand."""
+        pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
+        while len(pending):
+            found = self.buckets[bucket] == (pending + 1).astype(np.uint32)
+            self.buckets[bucket[found]] = BUCKET_TOMBSTONE
+            pending, bucket = pending[~found], (bucket[~found] + 1) & self.mask
+        self.tombstones += len(rows)
+
+    def rebuild(self, rows: I64Array) -> None:
+        """Starts over with exactly these rows."""
+        self.buckets[:] = BUCKET_EMPTY
+        self.tombstones = 0
+        self.insert(rows)

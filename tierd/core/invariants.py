@@ -1,0 +1,204 @@
+"""What is true of an engine between any two commands, checked from scratch against all it keeps.
+
+For tests and simulations: it looks at every row. Each check is named by the sentence that is false when it
+fails.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from tierd.core.arena import slot_bytes
+from tierd.core.engine import Engine
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import Tier
+from tierd.core.state import State, TierState, split
+from tierd_client.format import (
+    HOLD_FREE,
+    HOLD_LEASE,
+    HOLD_RESERVATION,
+    STATE_ABSENT,
+    STATE_FILLING,
+    STATE_READY,
+)
+
+
+class Violated(AssertionError):
+    """An invariant is false; its sentence and the numbers."""
+
+
+def check(engine: Engine) -> None:
+    """Raises Violated at the first invariant that is false."""
+    state = engine.state
+    _check_rows(state)
+    for tier in state.tiers.values():
+        _check_bytes(tier)
+        _check_slots(state, tier)
+        _check_writers(state, tier)
+        _check_children(state, tier)
+    _check_pins(state)
+    _check_leases(state)
+    _check_holds(state)
+    _check_moves(state)
+    _check_ghosts(state)
+
+
+def _require(true: object, sentence: str) -> None:
+    if not true:
+        raise Violated(sentence)
+
+
+def _check_rows(state: State) -> None:
+    catalog = state.catalog
+    used = np.flatnonzero(catalog.used)
+    has_copy = (catalog.state != STATE_ABSENT).any(axis=0)
+    _require((has_copy == catalog.used).all(), "a row is in use exactly when it has a copy")
+    _require((catalog.sequence % 2 == 0).all(), "no record is left half-written")
+    _require((catalog.find(catalog.identity[used]) == used).all(), "each identity finds its own row")
+    _require(len(set(split(catalog.identity[used]))) == len(used), "an identity has one row")
+    _require(catalog.free_rows == catalog.capacity - len(used), "free and used rows are all rows")
+    ready_or_filling = (catalog.state[:, used] == STATE_READY) | (catalog.state[:, used] == STATE_FILLING)
+    _require((ready_or_filling.any(axis=0)).all(), "each row in use has a READY or FILLING copy")
+    _require((catalog.ema >= 0).all() and (catalog.ema <= 1).all(), "ema lies in [0, 1]")
+
+
+def _check_bytes(tier: TierState) -> None:
+    copies = tier.copies
+    sizes = (copies.catalog.size.astype(np.int64) + 4095) // 4096 * 4096
+    used = int(sizes[copies.state == STATE_READY].sum())
+    reserved = int(sizes[copies.state == STATE_FILLING].sum())
+    quarantined = sum(size for size, _ in copies.barred.values())
+    _require(copies.used == used, f"{tier.tier.name}: used is the bytes of READY slots, {copies.used} not {used}")
+    _require(copies.reserved == reserved, f"{tier.tier.name}: reserved is the bytes of FILLING slots")
+    _require(copies.quarantined == quarantined, f"{tier.tier.name}: quarantined is the bytes of barred slots")
+    _require(copies.blocks == np.count_nonzero(copies.state == STATE_READY), f"{tier.tier.name}: blocks are READY")
+    total = copies.free + used + reserved + quarantined
+    _require(total == copies.capacity, f"{tier.tier.name}: free + used + reserved + quarantined = capacity")
+    _require(min(copies.free, used, reserved, quarantined) >= 0, f"{tier.tier.name}: no share is negative")
+
+
+def _check_slots(state: State, tier: TierState) -> None:
+    copies = tier.copies
+    if copies.arena is None:
+        return
+    rows = np.flatnonzero(copies.state != STATE_ABSENT)
+    slots = [(int(copies.address[row]), slot_bytes(int(state.catalog.size[row]))) for row in rows.tolist()]
+    slots += [(address, size) for address, (size, _) in copies.barred.items()]
+    slots.sort()
+    for address, size in slots:
+        _require(copies.arena.contains(address, size), f"{tier.tier.name}: slot {address:#x} lies in a segment")
+    for (address, size), (after, _) in pairwise(slots):
+        _require(address + size <= after, f"{tier.tier.name}: slots {address:#x} and {after:#x} do not overlap")
+    generations = copies.generation[rows]
+    _require(len(np.unique(generations)) == len(rows), f"{tier.tier.name}: no two copies have one generation")
+
+
+def _check_writers(state: State, tier: TierState) -> None:
+    copies = tier.copies
+    filling = set(np.flatnonzero(copies.state == STATE_FILLING).tolist())
+    _require(filling == set(copies.writer), f"{tier.tier.name}: each FILLING copy has exactly one writer")
+    for row, writer in copies.writer.items():
+        if writer < 0:
+            move = state.moves.get(-writer)
+            known = move is not None and (move.row, move.target) == (row, tier.tier)
+        else:
+            session = state.sessions.by_number.get(writer)
+            known = session is not None and (tier.tier, row) in session.reservations
+        _require(known, f"{tier.tier.name}: the writer of row {row} knows of it")
+
+
+def _check_children(state: State, tier: TierState) -> None:
+    copies = tier.copies
+    rows = np.flatnonzero(copies.state != STATE_ABSENT)
+    staying = rows[~np.isin(rows, list(tier.leaving))] if tier.leaving else rows
+    parents = state.catalog.parents(staying)
+    children = np.zeros(state.catalog.capacity, np.int32)
+    np.add.at(children, parents[parents != NO_ROW], 1)
+    wrong = np.flatnonzero(children != tier.children)
+    _require(not len(wrong), f"{tier.tier.name}: the children of rows {wrong[:5]} are counted right")
+    if state.policy.common.leaf_only and not state.failed:
+        _require(not (tier.leaving - set(rows.tolist())), f"{tier.tier.name}: what is leaving is still here")
+
+
+def _check_pins(state: State) -> None:
+    pins = np.zeros(state.catalog.capacity, np.int32)
+    awaited: dict[bytes, int] = {}
+    for sequence in state.sequences.values():
+        rows = state.catalog.find(sequence.blocks.ids)
+        np.add.at(pins, rows[rows != NO_ROW], 1)
+        for identity in split(sequence.blocks.ids[rows == NO_ROW]):
+            awaited[identity] = awaited.get(identity, 0) + 1
+    _require((pins == state.pins).all(), "each row has a pin for each open sequence that names it, and no other")
+    _require(awaited == state.awaited, "each identity without a row is awaited by its open sequences, and no other")
+
+
+def _check_leases(state: State) -> None:
+    for tier in state.tiers.values():
+        leases = np.zeros(state.catalog.capacity, np.int32)
+        for session in state.sessions.by_number.values():
+            for lease in session.leases.values():
+                _require(len(lease.rows) == len(lease.tiers) == len(lease.holds), "a lease has a hold for each row")
+                rows = [row for row, number in zip(lease.rows, lease.tiers, strict=True) if number == tier.tier]
+                np.add.at(leases, np.array(rows, np.int64), 1)
+        _require((leases == tier.copies.leases).all(), f"{tier.tier.name}: leases are counted right")
+        leased = np.flatnonzero(leases)
+        _require((tier.copies.state[leased] == STATE_READY).all(), f"{tier.tier.name}: what is leased is READY")
+
+
+def _check_holds(state: State) -> None:
+    sessions = state.sessions
+    owned: dict[int, int] = {}
+    for session in sessions.by_number.values():
+        holds = [hold for lease in session.leases.values() for hold in lease.holds]
+        holds += [*session.reservations.values(), *session.quarantined]
+        _require(session.held == len(holds), "a session holds what it counts")
+        _require(not (session.ended and session.held == 0), "an ended session that holds nothing is forgotten")
+        for hold in holds:
+            _require(hold not in owned, "a hold belongs to one session")
+            owned[hold] = session.number
+    table = {hold: int(sessions.hold_session[hold]) for hold in np.flatnonzero(sessions.hold_session).tolist()}
+    _require(owned == table, "the hold table says what sessions hold, and no more")
+    _require((sessions.hold_kind[sessions.hold_session == 0] == HOLD_FREE).all(), "a free hold has no kind")
+    _check_hold_targets(state)
+
+
+def _check_hold_targets(state: State) -> None:
+    sessions = state.sessions
+    barred: dict[tuple[int, int], int] = {}
+    for hold in np.flatnonzero(sessions.hold_session).tolist():
+        tier = state.tiers[Tier(int(sessions.hold_tier[hold]))]
+        address, kind = int(sessions.hold_address[hold]), int(sessions.hold_kind[hold])
+        if kind in (HOLD_LEASE, HOLD_RESERVATION):
+            wanted = STATE_READY if kind == HOLD_LEASE else STATE_FILLING
+            found = (tier.copies.address == address) & (tier.copies.state == wanted)
+            found &= tier.copies.generation == sessions.hold_generation[hold]
+            _require(found.sum() == 1, f"hold {hold} names the slot of one copy")
+        else:
+            barred[tier.tier, address] = barred.get((tier.tier, address), 0) + 1
+    for tier in state.tiers.values():
+        for address, (_, holds) in tier.copies.barred.items():
+            _require(barred.pop((tier.tier, address), 0) == holds, "a slot is barred by as many holds as it counts")
+    _require(not barred, "a quarantined hold bars its slot")
+
+
+def _check_moves(state: State) -> None:
+    _require(len(state.moves) <= state.settings.max_moves, "no more moves are in flight than allowed")
+    for tier in state.tiers.values():
+        moves = np.zeros(state.catalog.capacity, np.uint8)
+        leaving = set()
+        for move in state.moves.values():
+            if move.source == tier.tier:
+                moves[move.row] += 1
+                leaving |= {move.row} if move.chosen else set()
+        _require((moves == tier.copies.moves).all(), f"{tier.tier.name}: moves are counted right")
+        _require(leaving == tier.leaving, f"{tier.tier.name}: what is leaving has a move")
+
+
+def _check_ghosts(state: State) -> None:
+    ghosts = state.ghosts
+    _require(0 <= ghosts.tail - ghosts.head <= max(ghosts.capacity, 0), "the ring holds no more than its places")
+    found, _ = ghosts.peek(state.catalog.identity[state.catalog.used])
+    if state.policy.common.persist:
+        _require(not len(found), "an identity with a copy has no ghost")

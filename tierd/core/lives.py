@@ -1,0 +1,226 @@
+"""Sessions begin and end; a new boot takes over what the last one left.
+
+What a process may still touch is freed only when it is dead or has said that it no longer does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+
+from tierd.core.arena import slot_bytes
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
+from tierd.core.reading import end_lease
+from tierd.core.sequences import end_sequence
+from tierd.core.sessions import Lease, Session, Sessions
+from tierd.core.state import State, TierState
+from tierd_client.format import (
+    HOLD_LEASE,
+    STATE_ABSENT,
+    STATE_FILLING,
+    STATE_READY,
+    I64Array,
+)
+
+WORD_BOOTS = 7
+"""Header word of the catalog: boots so far. Upper bits of a generation, so that none repeats."""
+GENERATION_BITS = 40
+
+
+def open_session(state: State, command: OpenSession) -> Done:
+    state.sessions.open(command.session, command.token)
+    return Done()
+
+
+def bind_process(state: State, command: BindProcess) -> Done:
+    state.sessions.bind(state.sessions.get(command.session), command.pid, command.start_time)
+    return Done()
+
+
+def end_session(state: State, command: EndSession) -> Done:
+    session = state.sessions.by_number.get(command.session)
+    if session is None:
+        return Done()
+    for key in [key for key in state.sequences if key[0] == session.number]:
+        end_sequence(state, key)
+    session.ended = True
+    held = session.held
+    _end_reservations(state, session, settled=command.settled)
+    if command.settled:
+        for lease in list(session.leases):
+            end_lease(state, session, lease)
+        _end_quarantine(state, session)
+    if session.held == 0:
+        state.sessions.close(session)
+    return Done(held)
+
+
+def _end_reservations(state: State, session: Session, *, settled: bool) -> None:
+    for (number, row), hold in list(session.reservations.items()):
+        tier, rows = state.tiers[number], np.array([row])
+        if settled:
+            state.abandon(tier, rows)
+            state.sessions.unhold(session, [hold])
+        else:
+            state.quarantine(tier, rows)
+            state.sessions.quarantine(session, hold)
+    session.reservations.clear()
+
+
+def _end_quarantine(state: State, session: Session) -> None:
+    sessions = state.sessions
+    for hold in session.quarantined:
+        state.tiers[Tier(int(sessions.hold_tier[hold]))].copies.unbar(int(sessions.hold_address[hold]))
+    sessions.unhold(session, session.quarantined)
+    session.quarantined.clear()
+
+
+def recover(state: State, survivors: frozenset[int]) -> int:
+    """Takes over what the tables of an earlier boot hold; `survivors`: sessions whose process may live.
+
+    Returns how many identities were kept.
+    """
+    boots = int(state.tables.catalog.words[WORD_BOOTS]) + 1
+    state.tables.catalog.words[WORD_BOOTS] = boots
+    state.start_generations(boots << GENERATION_BITS)
+    state.sessions.forget_others(survivors)
+    rows = _sound_rows(state)
+    for tier in state.tiers.values():
+        _keep_copies(state, tier, rows)
+    _clear_tiers_off(state)
+    _revive_sessions(state)
+    kept = np.flatnonzero((state.catalog.state != STATE_ABSENT).any(axis=0))
+    _adopt(state, kept)
+    return len(kept)
+
+
+def _sound_rows(state: State) -> I64Array:
+    """Rows that the last boot did not leave half-written. The rest lose their copies."""
+    catalog = state.catalog
+    odd = catalog.sequence % 2 == 1
+    anonymous = ~catalog.identity.any(axis=1)
+    catalog.state[:, odd | anonymous] = STATE_ABSENT
+    catalog.sequence[odd] += np.uint32(1)
+    return np.flatnonzero(~(odd | anonymous))
+
+
+def _keep_copies(state: State, tier: TierState, rows: I64Array) -> None:
+    """READY copies whose slots are possible and their own are kept; FILLING ones are not."""
+    copies, catalog = tier.copies, state.catalog
+    copies.state[copies.state == STATE_FILLING] = STATE_ABSENT
+    ready = rows[copies.state[rows] == STATE_READY]
+    if copies.arena is not None:
+        ready = _without_overlaps(state, tier, ready)
+        slots = [(int(copies.address[row]), slot_bytes(int(catalog.size[row]))) for row in ready.tolist()]
+        copies.arena.claim(sorted(slots + _orphan_slots(state, tier, slots)))
+    copies.used = int(((catalog.size[ready].astype(np.int64) + 4095) // 4096).sum()) * 4096
+    copies.blocks = len(ready)
+
+
+def _without_overlaps(state: State, tier: TierState, ready: I64Array) -> I64Array:
+    """Drops copies that lie outside the segments, and every one whose slot overlaps another's."""
+    copies, catalog = tier.copies, state.catalog
+    assert copies.arena is not None
+    order = ready[np.argsort(copies.address[ready], kind="stable")]
+    start = copies.address[order].astype(np.int64)
+    length = (catalog.size[order].astype(np.int64) + 4095) // 4096 * 4096
+    pairs = zip(start.tolist(), length.tolist(), strict=True)
+    bad = np.array([not copies.arena.contains(address, size) for address, size in pairs], bool)
+    clash = np.zeros(len(order), bool)
+    furthest = np.maximum.accumulate(start + length)
+    clash[1:] = start[1:] < furthest[:-1]
+    clash[:-1] |= clash[1:]
+    dropped = bad | clash
+    copies.state[order[dropped]] = STATE_ABSENT
+    kept: I64Array = order[~dropped]
+    return kept
+
+
+def _orphan_slots(state: State, tier: TierState, claimed: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Slots that a survivor may touch and no kept copy owns."""
+    found = {
+        int(state.sessions.hold_address[hold]): slot_bytes(int(state.sessions.hold_bytes[hold]))
+        for hold in np.flatnonzero(state.sessions.hold_session).tolist()
+        if _slot_exists(state, tier, hold)
+    }
+    owned = sorted(claimed)
+    return [(address, size) for address, size in sorted(found.items()) if not _overlaps(owned, address, size)]
+
+
+def _slot_exists(state: State, tier: TierState, hold: int) -> bool:
+    sessions, arena = state.sessions, tier.copies.arena
+    size = slot_bytes(int(sessions.hold_bytes[hold]))
+    here = int(sessions.hold_tier[hold]) == tier.tier
+    return here and arena is not None and arena.contains(int(sessions.hold_address[hold]), size)
+
+
+def _overlaps(slots: list[tuple[int, int]], address: int, size: int) -> bool:
+    """Whether a range touches one of these slots, which are sorted."""
+    at = bisect_right(slots, (address, 1 << 64))
+    before = at > 0 and slots[at - 1][0] + slots[at - 1][1] > address
+    return before or (at < len(slots) and slots[at][0] < address + size)
+
+
+def _clear_tiers_off(state: State) -> None:
+    for number in Tier:
+        if number not in state.tiers:
+            state.catalog.state[number - 1] = STATE_ABSENT
+
+
+def _revive_sessions(state: State) -> None:
+    """Survivors keep their leases where the block is still there; their other slots are in quarantine."""
+    sessions = state.sessions
+    for number in sessions.number[sessions.number != 0].tolist():
+        session, lease = sessions.revive(number), Lease()
+        for hold in sessions.holds_of(number).tolist():
+            session.held += 1
+            tier = state.tiers.get(Tier(int(sessions.hold_tier[hold])))
+            row = _leased_row(tier, sessions, hold) if tier else NO_ROW
+            if tier is not None and row != NO_ROW:
+                tier.copies.leases[row] += 1
+                lease.rows.append(row)
+                lease.tiers.append(tier.tier)
+                lease.holds.append(hold)
+            elif tier is not None and _slot_is_orphan(state, tier, hold):
+                tier.copies.bar(int(sessions.hold_address[hold]), slot_bytes(int(sessions.hold_bytes[hold])))
+                sessions.quarantine(session, hold)
+            else:
+                sessions.unhold(session, [hold])
+        if lease.rows:
+            session.leases[sessions.new_lease()] = lease
+        if session.held == 0:
+            sessions.close(session)
+
+
+def _slot_is_orphan(state: State, tier: TierState, hold: int) -> bool:
+    """Whether no kept copy owns the slot of a hold."""
+    address = int(state.sessions.hold_address[hold])
+    owned = (tier.copies.state == STATE_READY) & (tier.copies.address == np.uint64(address))
+    return _slot_exists(state, tier, hold) and not owned.any()
+
+
+def _leased_row(tier: TierState, sessions: Sessions, hold: int) -> int:
+    copies = tier.copies
+    if sessions.hold_kind[hold] != HOLD_LEASE:
+        return NO_ROW
+    same = (copies.address == sessions.hold_address[hold]) & (copies.generation == sessions.hold_generation[hold])
+    found = np.flatnonzero(same & (copies.state == STATE_READY))
+    return int(found[0]) if len(found) else NO_ROW
+
+
+def _adopt(state: State, rows: I64Array) -> None:
+    catalog = state.catalog
+    gone = np.ones(catalog.capacity, bool)
+    gone[rows] = False
+    catalog.identity[gone] = 0
+    catalog.adopt(rows)
+    parents = catalog.parents(rows)
+    for tier in state.tiers.values():
+        here = tier.copies.state[rows] != STATE_ABSENT
+        np.add.at(tier.children, parents[here & (parents != NO_ROW)], 1)
+    if len(rows):
+        state.clock.step = max(state.clock.step, int(catalog.last[rows].max()))
+    state.most_identities = len(rows)
+    state.make_victims()

@@ -1,0 +1,222 @@
+"""Evict, Clear, DropDamaged, SpillState: how copies go because somebody says so."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.errors import InvalidInput
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import (
+    BlockFilter,
+    Clear,
+    Cleared,
+    Done,
+    DropDamaged,
+    Evict,
+    Evicted,
+    Outcomes,
+    SpillState,
+    Tier,
+)
+from tierd.core.room import by_size, obtain, start_moves
+from tierd.core.state import MoveInFlight, State, TierState
+from tierd_client.format import STATE_FILLING, STATE_READY, I64Array
+
+
+def evict(state: State, command: Evict) -> Outcomes:
+    rows = state.catalog.find(command.blocks.ids)
+    outcomes = np.full(len(rows), Evicted.MISS, np.int8)
+    places = np.flatnonzero((rows != NO_ROW) & (state.ready_tiers(rows) != 0))
+    _, first = np.unique(rows[places], return_index=True)
+    places = places[first]
+    if command.to is None:
+        if not command.allow_drop:
+            raise InvalidInput("allow_drop", "dropping every copy of a block needs allow_drop")
+        _drop_all(state, rows, places, outcomes)
+        return Outcomes(outcomes)
+    if command.to == Tier.HBM:
+        raise InvalidInput("to", "blocks are evicted to host or spill")
+    target = state.tier(command.to, "to")
+    waiting = _move_down(state, command, target, rows, places, outcomes)
+    return Outcomes(_repeat(rows, places, outcomes), tuple(sorted(waiting)))
+
+
+def _repeat(rows: I64Array, places: I64Array, outcomes: NDArray[np.int8]) -> NDArray[np.int8]:
+    """An identity that was named twice has one outcome."""
+    known = dict(zip(rows[places].tolist(), outcomes[places].tolist(), strict=True))
+    pairs = zip(rows.tolist(), outcomes.tolist(), strict=True)
+    return np.array([known.get(row, had) for row, had in pairs], np.int8)
+
+
+def _drop_all(state: State, rows: I64Array, places: I64Array, outcomes: NDArray[np.int8]) -> None:
+    busy = in_use(state, rows[places])
+    outcomes[places[busy]] = Evicted.IN_USE
+    outcomes[places[~busy]] = Evicted.DROPPED
+    outcomes[:] = _repeat(rows, places, outcomes)
+    drop_everywhere(state, rows[places[~busy]])
+
+
+def in_use(state: State, rows: I64Array) -> NDArray[np.bool_]:
+    """Rows that a lease, a move, a write or a running sequence holds anywhere."""
+    busy = state.pins[rows] > 0
+    for tier in state.tiers.values():
+        copies = tier.copies
+        busy |= (copies.leases[rows] > 0) | (copies.moves[rows] > 0) | (copies.state[rows] == STATE_FILLING)
+    return busy
+
+
+def drop_everywhere(state: State, rows: I64Array) -> dict[Tier, int]:
+    """Drops every READY copy of rows that nothing holds; how many per tier."""
+    dropped = {}
+    for number, tier in state.tiers.items():
+        mine = rows[tier.copies.ready(rows)]
+        dropped[number] = len(mine)
+        if len(mine):
+            state.drop(tier, mine)
+    return dropped
+
+
+def _move_down(
+    state: State, command: Evict, target: TierState, rows: I64Array, places: I64Array, outcomes: NDArray[np.int8]
+) -> set[int]:
+    """Leaves each block at or below `target`; what must be copied first is PENDING."""
+    waiting: set[int] = set()
+    above = [tier for number, tier in state.tiers.items() if number < target.tier]
+    upper = np.zeros(len(places), bool)
+    for tier in above:
+        upper |= tier.copies.ready(rows[places])
+    outcomes[places[~upper]] = Evicted.MOVED
+    places = places[upper]
+    under_way = np.array([target.copies.writer.get(row, 0) for row in rows[places].tolist()], np.int64)
+    waiting |= set((-under_way[under_way < 0]).tolist())
+    outcomes[places[under_way != 0]] = Evicted.PENDING
+    places = places[under_way == 0]
+    busy = in_use(state, rows[places])
+    outcomes[places[busy]] = Evicted.IN_USE
+    places = places[~busy]
+    held = target.copies.ready(rows[places])
+    if target.tier == Tier.SPILL and not state.spill_up:
+        held[:] = False
+    for tier in above:
+        mine = rows[places[held]]
+        state.drop(tier, mine[tier.copies.ready(mine)])
+    outcomes[places[held]] = Evicted.MOVED
+    places = _not_failed(state, command, target, rows, places[~held], outcomes)
+    _start_down(state, command, target, above, rows, places, outcomes, waiting)
+    return waiting
+
+
+def _not_failed(
+    state: State, command: Evict, target: TierState, rows: I64Array, places: I64Array, outcomes: NDArray[np.int8]
+) -> I64Array:
+    """On a retry, those whose move failed are told so; on a first call that is forgotten."""
+    left = []
+    for place in places.tolist():
+        key = (int(rows[place]), int(state.catalog.birth[rows[place]]))
+        failed = state.failed.pop(key, None) == target.tier
+        if failed and command.retry:
+            outcomes[place] = Evicted.FAILED
+        else:
+            left.append(place)
+    return np.array(left, np.int64)
+
+
+def _start_down(
+    state: State, command: Evict, target: TierState, above: list[TierState], rows: I64Array, places: I64Array,
+    outcomes: NDArray[np.int8], waiting: set[int],
+) -> None:
+    outcomes[places] = Evicted.PENDING
+    leave = tuple(tier.tier for tier in above)
+    down = target.tier == Tier.SPILL and not state.spill_up
+    for tier in reversed(above):
+        here = tier.copies.ready(rows[places])
+        mine, places = places[here], places[~here]
+        able = 0 if down else max(0, state.settings.max_moves - len(state.moves))
+        if able < len(mine) and not down:
+            waiting |= set(state.moves)
+            mine = mine[:able]
+        like = MoveInFlight(0, tier.tier, target.tier, leave=leave, allow_drop=command.allow_drop)
+        for size, of in by_size(state, rows[mine]):
+            room = obtain(state, target, size, len(of), of) if not down else None
+            started = of[: len(room.addresses)] if room else of[:0]
+            waiting |= room.waiting if room else set()
+            if room:
+                waiting |= set(start_moves(state, tier, target, started, room.addresses, like))
+            if not (room and room.waiting):
+                _cannot_move(state, command, above, rows, of[len(started) :], outcomes)
+
+
+def _cannot_move(
+    state: State, command: Evict, above: list[TierState], rows: I64Array, stuck: I64Array,
+    outcomes: NDArray[np.int8],
+) -> None:
+    """There is no room below and none to come, or the tier below is down."""
+    where = np.isin(rows, stuck)
+    if not command.allow_drop:
+        outcomes[where] = Evicted.FAILED
+        return
+    for tier in above:
+        state.drop(tier, stuck[tier.copies.ready(stuck)])
+    outcomes[where] = Evicted.DROPPED
+
+
+def select(state: State, where: BlockFilter) -> I64Array:
+    """Rows with a READY copy that a filter takes."""
+    catalog = state.catalog
+    planes = [where.tier] if where.tier else list(state.tiers)
+    found = np.zeros(catalog.capacity, bool)
+    for number in planes:
+        found |= state.tier(number, "filter.tier").copies.state == STATE_READY
+    if where.namespace:
+        found &= catalog.namespace == where.namespace
+    if where.identity_prefix:
+        prefix = np.frombuffer(where.identity_prefix, np.uint8)
+        found &= (catalog.identity[:, : len(prefix)] == prefix).all(axis=1)
+    rows = np.flatnonzero(found)
+    if where.in_use is not None:
+        rows = rows[in_use(state, rows) == where.in_use]
+    return rows
+
+
+def clear(state: State, command: Clear) -> Cleared:
+    rows = select(state, command.where)
+    busy = in_use(state, rows)
+    free = rows[~busy]
+    planes = [state.tier(command.where.tier)] if command.where.tier else list(state.tiers.values())
+    copies = {tier.tier: int(np.count_nonzero(tier.copies.ready(free))) for tier in planes}
+    ghosts = len(state.ghosts) if command.ghosts else 0
+    if not command.dry_run:
+        for tier in planes:
+            state.drop(tier, free[tier.copies.ready(free)])
+        if command.ghosts:
+            ghosts = state.ghosts.clear()
+    return Cleared(copies, ghosts, int(np.count_nonzero(busy)))
+
+
+def drop_damaged(state: State, command: DropDamaged) -> Done:
+    """Drops copies that are still what was found damaged, unless they are in use."""
+    tier = state.tier(command.tier)
+    rows = state.catalog.find(command.ids)
+    same = (rows != NO_ROW) & tier.copies.ready(rows) & (tier.copies.generation[rows] == command.generations)
+    rows = np.unique(rows[same])
+    rows = rows[(tier.copies.leases[rows] == 0) & (tier.copies.moves[rows] == 0)]
+    state.drop(tier, rows)
+    return Done(len(rows))
+
+
+def spill_state(state: State, command: SpillState) -> Done:
+    """The spill tier went down, came back, or forgot what it held."""
+    if Tier.SPILL not in state.tiers:
+        return Done()
+    if state.spill_up and not command.up:
+        state.spill_down_since = state.clock.wall_s
+    state.spill_up = command.up
+    if not command.forgotten:
+        return Done()
+    spill = state.tiers[Tier.SPILL]
+    rows = np.flatnonzero((spill.copies.state == STATE_READY) & (spill.copies.moves == 0))
+    unlinked = len(state.effects)
+    state.drop(spill, rows)
+    del state.effects[unlinked:]  # there is nothing to unlink
+    return Done(len(rows))

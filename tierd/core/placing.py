@@ -1,0 +1,174 @@
+"""Reserve, Commit, Abort: how a block comes in. Nothing is visible before the commit."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.errors import InvalidInput
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import (
+    Abort,
+    Aborted,
+    Commit,
+    Committed,
+    Outcomes,
+    Reserve,
+    Reserved,
+    ReserveReply,
+    Tier,
+)
+from tierd.core.room import obtain
+from tierd.core.sequences import begin_request, count_accesses, find_sequence
+from tierd.core.sessions import HOLD_RESERVATION, Session
+from tierd.core.state import ARENA_TIERS, State, TierState, split
+from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array
+
+
+def reserve(state: State, command: Reserve) -> ReserveReply:
+    session = state.sessions.get(command.session)
+    tier = _arena(state, command.tier)
+    blocks, count = command.blocks, len(command.blocks)
+    rows = state.catalog.find(blocks.ids)
+    outcomes = _standing(state, blocks.ids, rows)
+    wanted = np.flatnonzero(outcomes == 0)
+    state.sessions.room_to_hold(session, len(wanted))
+    sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
+    exists = outcomes == Reserved.EXISTS
+    if exists.any():
+        count_accesses(state, sequence, blocks.ids[exists], rows[exists])
+    known = rows[rows != NO_ROW]
+    room = obtain(state, tier, command.block_bytes, len(wanted), known) if len(wanted) else None
+    addresses = room.addresses if room else []
+    granted = _limit_by_rows(state, tier, wanted[: len(addresses)], rows, addresses, command.block_bytes)
+    outcomes[wanted] = Reserved.PENDING if room and room.waiting else Reserved.FULL
+    outcomes[granted] = Reserved.GRANTED
+    fresh = granted[rows[granted] == NO_ROW]
+    if len(fresh):
+        rows[fresh] = state.create_rows(blocks, fresh, command.block_bytes)
+    state.link(blocks, rows)
+    reply = ReserveReply(outcomes, np.zeros(count, np.uint64), np.zeros(count, np.uint64))
+    if len(granted):
+        reply.addresses[granted] = addresses[: len(granted)]
+        reply.generations[granted] = _hand_out(state, session, tier, rows[granted], addresses[: len(granted)])
+    if (outcomes == Reserved.PENDING).any() and room:
+        reply.waiting = tuple(sorted(room.waiting))
+    return reply
+
+
+def _arena(state: State, number: Tier) -> TierState:
+    if number not in ARENA_TIERS:
+        raise InvalidInput("tier", "blocks are written into hbm or host, not into spill")
+    return state.tier(number)
+
+
+def _standing(state: State, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
+    """What is known of each id before any room is sought; 0 where a slot is wanted."""
+    outcomes = np.zeros(len(rows), np.int8)
+    known = rows != NO_ROW
+    filling = np.zeros(len(rows), bool)
+    ready = np.zeros(len(rows), bool)
+    for number in ARENA_TIERS:
+        if number in state.tiers:
+            copies = state.tiers[number].copies
+            ready |= copies.ready(rows)
+            filling |= copies.state[rows] == STATE_FILLING
+    outcomes[known & filling] = Reserved.BUSY
+    outcomes[known & ready] = Reserved.EXISTS
+    _mark_duplicates(ids, outcomes)
+    return outcomes
+
+
+def _mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8]) -> None:
+    wanted = np.flatnonzero(outcomes == 0)
+    first_words = ids[wanted, :8]
+    if len(np.unique(first_words.copy().view(np.uint64))) == len(wanted):
+        return
+    seen: set[bytes] = set()
+    for place, key in zip(wanted.tolist(), split(ids[wanted]), strict=True):
+        if key in seen:
+            outcomes[place] = Reserved.DUPLICATE
+        seen.add(key)
+
+
+def _limit_by_rows(
+    state: State, tier: TierState, granted: I64Array, rows: I64Array, addresses: list[int], size: int
+) -> I64Array:
+    """Gives slots back for which the catalog has no row left."""
+    fresh = np.cumsum(rows[granted] == NO_ROW)
+    fits = granted[fresh <= state.catalog.free_rows]
+    tier.copies.give_back(size, addresses[len(fits) : len(granted)])
+    return fits
+
+
+def _hand_out(
+    state: State, session: Session, tier: TierState, rows: I64Array, addresses: list[int]
+) -> U64Array:
+    generations = state.reserve(tier, rows, addresses, session.number)
+    holds = state.sessions.hold(
+        session, HOLD_RESERVATION, [tier.tier] * len(rows), np.array(addresses, np.uint64), generations,
+        state.catalog.size[rows],
+    )
+    session.reservations.update(zip([(tier.tier, row) for row in rows.tolist()], holds, strict=True))
+    return generations
+
+
+def commit(state: State, command: Commit) -> Outcomes:
+    session = state.sessions.get(command.session)
+    tier = _arena(state, command.tier)
+    sequence = find_sequence(state, session.number, command.sequence) if command.sequence else None
+    places, rows = _written(state, session, tier, command.ids, command.generations)
+    _release_reservations(state, session, tier, rows)
+    kept = _agree(state, tier, rows, command.checksums[places])
+    places, rows = places[kept], rows[kept]
+    state.publish(tier, rows)
+    tier.counters.stored += len(rows)
+    count_accesses(state, sequence, command.ids[places], rows)
+    outcomes = np.full(len(command.ids), Committed.STALE, np.int8)
+    outcomes[places] = Committed.COMMITTED
+    return Outcomes(outcomes)
+
+
+def _written(
+    state: State, session: Session, tier: TierState, ids: U8Array, generations: U64Array
+) -> tuple[I64Array, I64Array]:
+    """Places and rows of those ids whose slot, of that generation, this session may write."""
+    rows = state.catalog.find(ids)
+    copies = tier.copies
+    mine = (rows != NO_ROW) & (copies.state[rows] == STATE_FILLING) & (copies.generation[rows] == generations)
+    mine &= np.array([(tier.tier, row) in session.reservations for row in rows.tolist()], bool)
+    _, first = np.unique(rows, return_index=True)
+    places = np.sort(first[mine[first]])
+    return places, rows[places]
+
+
+def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
+    """Sets the checksums. A copy elsewhere with other bytes gives way to the new one; where it is in use the
+    new one gives way, so that an identity never has two contents."""
+    kept = np.ones(len(rows), bool)
+    for other in state.tiers.values():
+        differs = other.copies.ready(rows) & (state.catalog.checksum[rows] != checksums)
+        in_use = (other.copies.leases[rows] > 0) | (other.copies.moves[rows] > 0)
+        kept &= ~(differs & in_use)
+    state.abandon(tier, rows[~kept])
+    for other in state.tiers.values():
+        differs = kept & other.copies.ready(rows) & (state.catalog.checksum[rows] != checksums)
+        state.drop(other, rows[differs])
+    with state.catalog.writing(rows[kept]):
+        state.catalog.checksum[rows[kept]] = checksums[kept]
+    return kept
+
+
+def _release_reservations(state: State, session: Session, tier: TierState, rows: I64Array) -> None:
+    state.sessions.unhold(session, [session.reservations.pop((tier.tier, row)) for row in rows.tolist()])
+
+
+def abort(state: State, command: Abort) -> Outcomes:
+    session = state.sessions.get(command.session)
+    tier = _arena(state, command.tier)
+    places, rows = _written(state, session, tier, command.ids, command.generations)
+    _release_reservations(state, session, tier, rows)
+    state.abandon(tier, rows)
+    outcomes = np.full(len(command.ids), Aborted.STALE, np.int8)
+    outcomes[places] = Aborted.ABORTED
+    return Outcomes(outcomes)

@@ -1,0 +1,201 @@
+"""What a policy is: a total order of eviction over the statistics of records.
+
+A policy changes no record. The engine updates the same statistics whatever the policy
+(tierd/core/statistics.py), so that changing the policy loses nothing.
+
+Order of victims: highest rank first; on equal ranks the older access, then the deeper block, then the
+smaller identity. A policy says only the rank, and how to find its maximum without looking at all blocks:
+
+* `index = "classes"`: it sorts records into classes within which the rank grows with idleness, so that the
+  least recently used of each class is the class's candidate (`classes`);
+* `index = "keys"`: the order does not change while records are idle, and a number per record states it
+  (`keys`, lowest first).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.errors import InvalidInput
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of several records, as parallel arrays. `unit`: each access so far had weight 1."""
+
+    touches: IntArray
+    last: IntArray
+    wall: FloatArray
+    ema: FloatArray
+    crf: FloatArray
+    unit: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a rank is asked for: the step, the wall time (s), and the tier's characteristic age T (steps)."""
+
+    step: int
+    wall_s: float
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """How the CRF of LRFU fades: by `per_step` (lambda) a step, or by half in `half_life_s` seconds.
+
+    F(x) = 2^(-lambda x), Lee et al., "LRFU", IEEE TC 50(12), 2001: lambda 0 is LFU, 1 is LRU.
+    """
+
+    per_step: float = 0.001
+    half_life_s: float = 0.0
+
+    def factor(self, idle_steps: IntArray, idle_s: FloatArray) -> FloatArray:
+        """What is left of a CRF after so long."""
+        if self.half_life_s:
+            faded: FloatArray = np.exp2(-np.maximum(idle_s, 0.0) / self.half_life_s)
+        else:
+            faded = np.exp2(-self.per_step * np.maximum(idle_steps, 0))
+        return faded
+
+    def clock(self, last: IntArray, wall: FloatArray) -> FloatArray:
+        """Time of an access in units of halvings: log2(CRF) + clock never changes while a record is idle."""
+        if self.half_life_s:
+            halvings: FloatArray = wall / self.half_life_s
+        else:
+            halvings = self.per_step * last.astype(np.float64)
+        return halvings
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Parameters that every policy has.
+
+    alpha: weight of an access in `ema`. persist: records survive as ghosts. ghost_factor: ghosts per
+    resident block. leaf_only: a block with a resident child in the tier is no victim.
+    """
+
+    alpha: float = 0.5
+    decay: Decay = field(default_factory=Decay)
+    persist: bool = True
+    ghost_factor: float = 4.0
+    leaf_only: bool = True
+
+    def ghosts_for(self, blocks: int) -> int:
+        """Most ghosts beside so many resident blocks."""
+        if not self.persist:
+            return 0
+        return (1 << 62) if math.isinf(self.ghost_factor) else int(self.ghost_factor * blocks)
+
+
+class Policy(Protocol):
+    """See the module. Arrays in, arrays out; pure."""
+
+    name: ClassVar[str]
+
+    @property
+    def rule(self) -> str:
+        """The formula of the rank, for people."""
+
+    @property
+    def index(self) -> Literal["classes", "keys"]:
+        """How the order is kept, see the module."""
+
+    @property
+    def common(self) -> Common:
+        """The parameters that every policy has."""
+
+    @property
+    def spec(self) -> str:
+        """Text from which `parse` makes this policy again."""
+
+    def ranks(self, stats: Stats, now: Moment) -> FloatArray:
+        """Rank of each record: higher goes sooner."""
+
+    def classes(self, stats: Stats) -> IntArray:
+        """Class of each record, a number from 0 below 2^20. Only for `index = "classes"`."""
+
+    def keys(self, stats: Stats) -> FloatArray:
+        """Number of each record, lowest goes first. Only for `index = "keys"`."""
+
+    def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
+        """The terms behind the rank of one record (arrays of length 1)."""
+
+
+class Parameters:
+    """Named parameters of a spec, taken one by one; what is left over is unknown."""
+
+    def __init__(self, policy: str, given: dict[str, str]) -> None:
+        self.policy = policy
+        self._given = dict(given)
+
+    def has(self, name: str) -> bool:
+        return name in self._given
+
+    def number(self, name: str, default: float, low: float, high: float, *, above_low: bool = False) -> float:
+        """A number in [low, high], or (low, high]."""
+        text = self._given.pop(name, None)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            raise self._refused(name, f"{text!r} is not a number") from None
+        if not (low <= value <= high) or (above_low and value == low):
+            raise self._refused(name, f"{text} is outside {'(' if above_low else '['}{low:g}, {high:g}]")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self._given.pop(name, None)
+        if text is None:
+            return default
+        if text not in ("true", "false"):
+            raise self._refused(name, f"{text!r} is neither true nor false")
+        return text == "true"
+
+    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        text = self._given.pop(name, default)
+        if text not in allowed:
+            raise self._refused(name, f"{text!r} is not one of {', '.join(allowed)}")
+        return text
+
+    def common(self, alpha: float) -> Common:
+        """The parameters of `Common`; `alpha` is the policy's default."""
+        if self.has("lambda") and self.has("half_life_s"):
+            raise self._refused("half_life_s", "give lambda or half_life_s, not both")
+        half_life_s = self.number("half_life_s", 0.0, 0.0, 1e9, above_low=True)
+        return Common(
+            alpha=self.number("alpha", alpha, 0.0, 1.0, above_low=True),
+            decay=Decay(self.number("lambda", 0.001, 0.0, 1.0), half_life_s),
+            persist=self.flag("persist", True),
+            ghost_factor=self.number("ghost_factor", 4.0, 0.0, math.inf),
+            leaf_only=self.flag("leaf_only", True),
+        )
+
+    def finish(self) -> None:
+        """Refuses what was not asked for."""
+        for name in self._given:
+            raise self._refused(name, f"{self.policy} has no such parameter")
+
+    def _refused(self, name: str, problem: str) -> InvalidInput:
+        return InvalidInput(f"policy.{name}", problem)
+
+
+def common_spec(common: Common) -> list[str]:
+    """The common parameters as they stand in a spec."""
+    decay = common.decay
+    return [
+        f"alpha={common.alpha:g}",
+        f"half_life_s={decay.half_life_s:g}" if decay.half_life_s else f"lambda={decay.per_step:g}",
+        f"persist={str(common.persist).lower()}",
+        f"ghost_factor={common.ghost_factor:g}",
+        f"leaf_only={str(common.leaf_only).lower()}",
+    ]

@@ -1,0 +1,111 @@
+"""LRFU: recency and frequency in one rank, over statistics that survive eviction.
+
+`ranking`:
+
+* `composite`: priority = (1 - s) (1 - exp(-beta idle)), s = ema, highest goes first;
+* `auto` (default): the same, with both time constants tied to the tier's own characteristic age T (the mean
+  idle age of what it evicts): s = ema 2^(-idle / (2 T)), beta = 1 / (4 T). T enters the rank, never a record;
+* `decayed`: the original of Lee et al. (IEEE TC 50(12), 2001): smallest CRF, decayed to now, goes first.
+
+With accesses of weight 1 only, ema is a function of the number of accesses, so that records fall into classes
+by that number. A record that ever met another weight is sorted by -log2(1 - ema), to 1/64, and ranked by the
+middle of its step: an order that is total, and as fine as attention is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tierd.core.policy.base import Common, FloatArray, IntArray, Moment, Parameters, Stats, common_spec
+
+RANKINGS = ("auto", "composite", "decayed")
+MOST_TOUCHES = 1 << 16
+"""Records with more accesses share the class of this many: by then 1 - ema is 0 to the last bit."""
+STEPS_PER_HALVING = 64
+MOST_HALVINGS = 64
+DEFAULT_ALPHA = {"auto": 0.5, "composite": 0.05, "decayed": 0.05}
+
+
+@dataclass(frozen=True)
+class Lrfu:
+    name: ClassVar[str] = "lrfu"
+    common: Common
+    ranking: str = "auto"
+    beta: float = 0.001
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> Lrfu:
+        ranking = parameters.choice("ranking", "auto", RANKINGS)
+        beta = 0.001
+        if ranking == "composite":
+            beta = parameters.number("beta", 0.001, 0.0, 1e6)
+        return cls(parameters.common(DEFAULT_ALPHA[ranking]), ranking, beta)
+
+    @property
+    def index(self) -> Literal["classes", "keys"]:
+        return "keys" if self.ranking == "decayed" else "classes"
+
+    @property
+    def rule(self) -> str:
+        return {
+            "auto": "(1 - ema 2^(-idle / 2T)) (1 - exp(-idle / 4T))",
+            "composite": "(1 - ema) (1 - exp(-beta idle))",
+            "decayed": "-crf 2^(-lambda idle)",
+        }[self.ranking]
+
+    @property
+    def spec(self) -> str:
+        beta = [f"beta={self.beta:g}"] if self.ranking == "composite" else []
+        return f"lrfu({','.join([f'ranking={self.ranking}', *beta, *common_spec(self.common)])})"
+
+    def ranks(self, stats: Stats, now: Moment) -> FloatArray:
+        if self.ranking == "decayed":
+            return -self._crf_now(stats, now)
+        idle = (now.step - stats.last).astype(np.float64)
+        return self._priority(_score(stats), idle, now.age)
+
+    def _priority(self, score: FloatArray, idle: FloatArray, age: float) -> FloatArray:
+        beta = self.beta
+        if self.ranking == "auto":
+            beta = 1.0 / (4.0 * age)
+            score = score * np.exp2(-idle / (2.0 * age))
+        priority: FloatArray = (1.0 - score) * (1.0 - np.exp(-beta * idle))
+        return priority
+
+    def classes(self, stats: Stats) -> IntArray:
+        if stats.unit.all():
+            return np.minimum(stats.touches, MOST_TOUCHES)
+        return np.where(stats.unit, np.minimum(stats.touches, MOST_TOUCHES), MOST_TOUCHES + 1 + _step(stats.ema))
+
+    def keys(self, stats: Stats) -> FloatArray:
+        with np.errstate(divide="ignore"):
+            return np.log2(stats.crf) + self.common.decay.clock(stats.last, stats.wall)
+
+    def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
+        idle = float(now.step - stats.last[0])
+        if self.ranking == "decayed":
+            return {"crf": float(stats.crf[0]), "idle_steps": idle, "crf_now": float(self._crf_now(stats, now)[0])}
+        terms = {"ema": float(stats.ema[0]), "idle_steps": idle}
+        if self.ranking == "auto":
+            return terms | {"characteristic_age_steps": now.age}
+        return terms | {"beta": self.beta}
+
+    def _crf_now(self, stats: Stats, now: Moment) -> FloatArray:
+        return stats.crf * self.common.decay.factor(now.step - stats.last, now.wall_s - stats.wall)
+
+
+def _step(ema: FloatArray) -> IntArray:
+    """Number of the step of -log2(1 - ema) in which a score lies."""
+    halvings = -np.log2(np.maximum(1.0 - ema, 2.0**-MOST_HALVINGS))
+    return (halvings * STEPS_PER_HALVING).astype(np.int64)
+
+
+def _score(stats: Stats) -> FloatArray:
+    """ema where it is exact, else the middle of its step."""
+    if stats.unit.all():
+        return stats.ema
+    middle = 1.0 - np.exp2(-(_step(stats.ema) + 0.5) / STEPS_PER_HALVING)
+    return np.where(stats.unit, stats.ema, middle)

@@ -1,0 +1,275 @@
+"""Making room, and moving copies between tiers.
+
+A move has two ends: `start_moves` hands out the target slot and tells the shell to copy, `finish` publishes
+the target or takes it back. Until then the source stays as it is; a move that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.catalog import Catalog
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import Move, MoveResult, Record, Tier
+from tierd.core.state import MoveInFlight, State, TierState
+from tierd_client.format import I64Array
+
+MOST_FAILED = 4096
+
+
+@dataclass(slots=True)
+class Room:
+    """Slots obtained now, and the moves after which more may be had. No move: more is not to be had."""
+
+    addresses: list[int] = field(default_factory=list)
+    waiting: set[int] = field(default_factory=set)
+
+
+def obtain(state: State, tier: TierState, size: int, count: int, guard: I64Array) -> Room:
+    """Up to `count` slots for blocks of `size` bytes, evicting what ranks highest, never rows of `guard`."""
+    room = Room(tier.copies.allocate(size, count))
+    if len(room.addresses) == count or not tier.copies.fits(size):
+        return room
+    state.pin(guard)
+    try:
+        _evict_for(state, tier, size, count, room)
+    finally:
+        state.unpin(guard)
+    if len(room.addresses) < count:
+        room.waiting |= {op for op, move in state.moves.items() if move.chosen and move.source == tier.tier}
+    return room
+
+
+def _evict_for(state: State, tier: TierState, size: int, count: int, room: Room) -> None:
+    while True:
+        missing = count - len(room.addresses)
+        wanted = missing - len(tier.leaving)
+        if wanted <= 0:
+            return
+        chosen = state.choose(tier, wanted)
+        if not len(chosen) or not _dispose(state, tier, chosen, room):
+            return
+        room.addresses += tier.copies.allocate(size, missing)
+
+
+def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> bool:
+    """Drops or begins to move chosen victims. True when that freed slots at once."""
+    target = state.below(tier.tier)
+    at_once = _held_below(state, tier, chosen)
+    if target is None or given_up(state, target):
+        at_once[:] = True
+    dropped, kept = chosen[at_once], chosen[~at_once]
+    if len(dropped):
+        state.note_evicted(tier, dropped)
+        state.drop(tier, dropped, chosen=True)
+    if len(kept) and target is not None:
+        _demote(state, tier, target, kept, room)
+    return bool(len(dropped))
+
+
+def _held_below(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
+    """Which of these have a READY copy further down that can be relied upon."""
+    held = np.zeros(len(rows), bool)
+    for number, lower in state.tiers.items():
+        if number > tier.tier and (number != Tier.SPILL or state.spill_up):
+            held |= lower.copies.ready(rows)
+    return held
+
+
+def given_up(state: State, target: TierState) -> bool:
+    """Whether the spill tier has been down for so long that its newcomers are dropped instead."""
+    grace_s = state.settings.spill_grace_s
+    return (
+        target.tier == Tier.SPILL and not state.spill_up and state.clock.wall_s - state.spill_down_since >= grace_s
+    )
+
+
+def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, room: Room) -> None:
+    """Begins to move victims down; those for which there is no room, or no move left, are spared."""
+    if target.tier == Tier.SPILL and not state.spill_up:
+        state.spare(tier, rows)
+        return
+    able = max(0, state.settings.max_moves - len(state.moves))
+    state.spare(tier, rows[able:])
+    rows = rows[:able]
+    like = MoveInFlight(0, tier.tier, target.tier, chosen=True)
+    for size, of in by_size(state, rows):
+        lower = obtain(state, target, size, len(of), rows)
+        room.waiting |= lower.waiting
+        started, spared = of[: len(lower.addresses)], of[len(lower.addresses) :]
+        start_moves(state, tier, target, started, lower.addresses, like)
+        state.spare(tier, spared)
+
+
+def by_size(state: State, rows: I64Array) -> list[tuple[int, I64Array]]:
+    """Rows by the size of their blocks; the order among equals stays."""
+    sizes = state.catalog.size[rows]
+    return [(size, rows[sizes == size]) for size in np.unique(sizes).tolist()]
+
+
+def start_moves(
+    state: State, source: TierState, target: TierState, rows: I64Array, addresses: list[int], like: MoveInFlight
+) -> list[int]:
+    """Begins one move per row into the slots given; returns their numbers."""
+    ops = []
+    for row, address in zip(rows.tolist(), addresses, strict=True):
+        op = state.next_move()
+        one = np.array([row])
+        state.reserve(target, one, [address], -op)
+        source.copies.moves[row] += 1
+        leave = (like.source,) if like.chosen else like.leave
+        state.moves[op] = MoveInFlight(row, source.tier, target.tier, leave, like.chosen, like.allow_drop)
+        if like.chosen:
+            source.leaving.add(row)
+        state.effects.append(_describe(state, op, row, source, target, address))
+        ops.append(op)
+    return ops
+
+
+def record_of(catalog: Catalog, row: int) -> Record:
+    """The statistics of one row."""
+    return Record(
+        int(catalog.touches[row]), int(catalog.last[row]), float(catalog.wall[row]), float(catalog.ema[row]),
+        float(catalog.crf[row]),
+    )
+
+
+def _describe(state: State, op: int, row: int, source: TierState, target: TierState, address: int) -> Move:
+    catalog = state.catalog
+    parent = int(catalog.parents(np.array([row]))[0])
+    return Move(
+        op, catalog.identity[row].tobytes(), int(catalog.namespace[row]), int(catalog.group[row]),
+        int(catalog.position[row]), None if parent == NO_ROW else catalog.identity[parent].tobytes(),
+        int(catalog.size[row]), int(catalog.checksum[row]), source.tier, int(source.copies.address[row]),
+        target.tier, address, record_of(catalog, row),
+    )
+
+
+def bring(state: State, rows: I64Array, target: TierState, guard: I64Array) -> tuple[I64Array, set[int]]:
+    """Begins to copy rows, which are distinct and have a READY copy elsewhere, into `target`.
+
+    Returns those for which there is no room and none to come, and the moves that the others wait for.
+    """
+    waiting: set[int] = set()
+    full: list[int] = []
+    rows = _not_under_way(target, rows, waiting)
+    for source in _sources(state, target):
+        here = source.copies.ready(rows)
+        mine, rows = rows[here], rows[~here]
+        if len(mine) and (source.tier != Tier.SPILL or state.spill_up):
+            full += _bring_from(state, source, target, mine, guard, waiting)
+    return np.array(full, np.int64), waiting
+
+
+def _not_under_way(target: TierState, rows: I64Array, waiting: set[int]) -> I64Array:
+    """Leaves out what is FILLING there already; a move is waited for, a session's write is not."""
+    writers = [target.copies.writer.get(row, 0) for row in rows.tolist()]
+    waiting |= {-writer for writer in writers if writer < 0}
+    still: I64Array = rows[np.array([writer == 0 for writer in writers], bool)]
+    return still
+
+
+def _sources(state: State, target: TierState) -> list[TierState]:
+    """Where a copy may come from, the cheapest first: arenas, then spill."""
+    others = [tier for tier in state.tiers.values() if tier is not target]
+    return sorted(others, key=lambda tier: (tier.copies.arena is None, -tier.tier))
+
+
+def _bring_from(
+    state: State, source: TierState, target: TierState, rows: I64Array, guard: I64Array, waiting: set[int]
+) -> list[int]:
+    full: list[int] = []
+    able = max(0, state.settings.max_moves - len(state.moves))
+    if able < len(rows):
+        waiting |= set(state.moves)
+    rows = rows[:able]
+    like = MoveInFlight(0, source.tier, target.tier)
+    for size, of in by_size(state, rows):
+        room = obtain(state, target, size, len(of), guard)
+        started, left = of[: len(room.addresses)], of[len(room.addresses) :]
+        waiting |= set(start_moves(state, source, target, started, room.addresses, like))
+        waiting |= room.waiting
+        if not room.waiting:
+            full += left.tolist()
+    return full
+
+
+def finish(state: State, result: MoveResult) -> None:
+    """The shell has carried out a move, or could not."""
+    move = state.moves.pop(result.op, None)
+    if move is None:
+        return
+    row, rows = move.row, np.array([move.row])
+    source, target = state.tiers[move.source], state.tiers[move.target]
+    source.copies.moves[row] -= 1
+    if move.chosen:
+        source.leaving.discard(row)
+    if result.ok:
+        _arrived(state, move, source, target, rows)
+    else:
+        _failed(state, move, source, target, rows, result)
+
+
+def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierState, rows: I64Array) -> None:
+    state.publish(target, rows)
+    if target.tier > source.tier:
+        source.counters.demoted += 1
+    else:
+        target.counters.promoted += 1
+    if move.chosen:
+        if _may_leave(state, source, rows):
+            state.note_evicted(source, rows)
+            state.drop(source, rows, chosen=True)
+        else:
+            state.spare(source, rows)
+        return
+    source.victims.put_back(rows)
+    for number in move.leave:
+        tier = state.tiers[number]
+        if tier.copies.ready(rows)[0] and not state.protected(tier)(rows)[0]:
+            state.drop(tier, rows)
+
+
+def _may_leave(state: State, source: TierState, rows: I64Array) -> bool:
+    """Whether a victim that now lies below is still one: nobody took it up, no child stayed behind."""
+    if state.protected(source)(rows)[0]:
+        return False
+    if not state.policy.common.leaf_only:
+        return True
+    children = state.catalog.parents(np.array(sorted(source.leaving), np.int64))
+    return bool(source.children[rows[0]] == 0 and not (children == rows[0]).any())
+
+
+def _failed(
+    state: State, move: MoveInFlight, source: TierState, target: TierState, rows: I64Array, result: MoveResult
+) -> None:
+    source.counters.failed_moves += 1
+    state.abandon(target, rows)
+    if result.full:
+        target.copies.capacity = target.copies.used + target.copies.reserved
+    if move.chosen:
+        state.spare(source, rows)
+    else:
+        source.victims.put_back(rows)
+    if result.lost:
+        # Pins of running sequences do not keep what is gone; a lease or another move still reads the slot.
+        if not source.copies.moves[move.row] and not source.copies.leases[move.row]:
+            state.drop(source, rows)
+        return
+    if move.leave and not move.chosen:
+        _asked_move_failed(state, move, rows)
+
+
+def _asked_move_failed(state: State, move: MoveInFlight, rows: I64Array) -> None:
+    if not move.allow_drop:
+        if len(state.failed) >= MOST_FAILED:
+            state.failed.pop(next(iter(state.failed)))
+        state.failed[move.row, int(state.catalog.birth[move.row])] = move.target
+        return
+    for number in move.leave:
+        tier = state.tiers[number]
+        if tier.copies.ready(rows)[0] and not state.protected(tier)(rows)[0]:
+            state.drop(tier, rows)

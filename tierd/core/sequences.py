@@ -1,0 +1,148 @@
+"""Running requests: their blocks are pinned, their accesses count once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core import statistics
+from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import CloseSequence, Done, Observe, Observed, OpenSequence, SequenceOpened
+from tierd.core.state import Report, Sequence, State, split
+from tierd_client.format import I64Array, U8Array
+
+MOST_MASS = 1.0 + 1e-3
+"""Attention over the blocks of a sequence sums to at most 1; the rest is rounding."""
+
+
+def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
+    state.sessions.get(command.session)
+    key = (command.session, command.name)
+    if key in state.sequences:
+        raise Refused(f"sequence {command.name!r} is open already")
+    if len(state.sequences) >= state.settings.max_sequences:
+        raise LimitReached(f"max_sequences: all {state.settings.max_sequences} are open")
+    state.clock.request()
+    blocks = command.blocks
+    rows = state.catalog.find(blocks.ids)
+    state.sequences[key] = Sequence(blocks, state.clock.step)
+    state.pin(rows[rows != NO_ROW])
+    for identity in split(blocks.ids[rows == NO_ROW]):
+        state.awaited[identity] = state.awaited.get(identity, 0) + 1
+    state.link(blocks, rows)
+    tiers = state.ready_tiers(rows)
+    return SequenceOpened(state.clock.step, tiers, leading(tiers != 0))
+
+
+def leading(present: NDArray[np.bool_]) -> int:
+    """Length of the leading run of True."""
+    return len(present) if present.all() else int(np.argmin(present))
+
+
+def close_sequence(state: State, command: CloseSequence) -> Done:
+    state.sessions.get(command.session)
+    find_sequence(state, command.session, command.name)
+    end_sequence(state, (command.session, command.name))
+    return Done()
+
+
+def end_sequence(state: State, key: tuple[int, str]) -> None:
+    """Unpins what a sequence held."""
+    sequence = state.sequences.pop(key)
+    rows = state.catalog.find(sequence.blocks.ids)
+    for identity in split(sequence.blocks.ids[rows == NO_ROW]):
+        if state.awaited[identity] == 1:
+            del state.awaited[identity]
+        else:
+            state.awaited[identity] -= 1
+    state.unpin(rows[rows != NO_ROW])
+
+
+def find_sequence(state: State, session: int, name: str) -> Sequence:
+    sequence = state.sequences.get((session, name))
+    if sequence is None:
+        raise NotFound(f"sequence {name!r} of session {session} is not open")
+    return sequence
+
+
+def begin_request(state: State, session: int, name: str, *, counted: bool) -> Sequence | None:
+    """The sequence that a request belongs to; one outside any is a tick, unless it was `counted` before."""
+    if name:
+        return find_sequence(state, session, name)
+    if not counted:
+        state.clock.request()
+    return None
+
+
+def count_accesses(state: State, sequence: Sequence | None, ids: U8Array, rows: I64Array) -> None:
+    """One access to each row, at most one per sequence."""
+    if sequence is not None:
+        keys = split(ids)
+        fresh = [place for place, key in enumerate(keys) if key not in sequence.touched]
+        sequence.touched.update(keys)
+        rows = rows[fresh]
+    state.touch(np.unique(rows))
+
+
+def observe(state: State, command: Observe) -> Observed:
+    state.sessions.get(command.session)
+    sequence = find_sequence(state, command.session, command.sequence)
+    if command.policy_epoch not in (0, state.policy_epoch):
+        raise Refused(f"policy_epoch {command.policy_epoch} is not {state.policy_epoch}: the policy was changed")
+    weights = None if command.attention is None else _weights(command.attention, len(sequence.blocks))
+    sequence.steps += command.steps
+    state.clock.decoded(sequence.start_step + sequence.steps)
+    if weights is None:
+        return Observed(state.clock.step, 0)
+    rows = state.catalog.find(sequence.blocks.ids[: len(weights)])
+    rows, places = np.unique(rows, return_index=True)
+    known = rows != NO_ROW
+    rows, weights = rows[known], weights[places[known]]
+    _report(state, rows, weights, command.steps)
+    return Observed(state.clock.step, len(rows))
+
+
+def _weights(attention: NDArray[np.float32], blocks: int) -> NDArray[np.float64]:
+    """Accesses' weights: monotone along the chain, comparable across sequences."""
+    mass = attention.astype(np.float64)
+    if len(mass) > blocks:
+        raise InvalidInput("attention", f"{len(mass)} values for a sequence of {blocks} blocks")
+    if not np.isfinite(mass).all() or (mass < 0).any():
+        raise InvalidInput("attention", "a value is negative, infinite or NaN")
+    if mass.sum() > MOST_MASS:
+        raise InvalidInput("attention", f"sums to {mass.sum():.6g}, more than {MOST_MASS}")
+    monotone = np.maximum.accumulate(mass[::-1])[::-1]
+    weights: NDArray[np.float64] = np.minimum(1.0, monotone * len(mass))
+    return weights
+
+
+def _report(state: State, rows: I64Array, weights: NDArray[np.float64], steps: int) -> None:
+    """Several reports of one block in one step count as the largest of them, once."""
+    if state.reports_step != state.clock.step:
+        state.reports.clear()
+        state.reports_step = state.clock.step
+    weights = weights.copy()
+    for place, row in enumerate(rows.tolist()):
+        weights[place] = _merge_report(state, row, float(weights[place]))
+    common = state.policy.common
+    statistics.access_weighted(state.catalog, rows, weights, steps, state.clock.step, state.clock.wall_s, common)
+    state.reorder(rows)
+
+
+def _merge_report(state: State, row: int, weight: float) -> float:
+    """Takes back what this step already reported of a row; the weight that stands for both."""
+    catalog = state.catalog
+    birth, touches = int(catalog.birth[row]), int(catalog.touches[row])
+    before = state.reports.get(row)
+    if before is None or (before.birth, before.touches) != (birth, touches):
+        state.reports[row] = Report(
+            birth, touches + 1, float(catalog.ema[row]), float(catalog.crf[row]), int(catalog.last[row]),
+            float(catalog.wall[row]), int(catalog.flags[row]), weight,
+        )
+        return weight
+    catalog.ema[row], catalog.crf[row] = before.ema, before.crf
+    catalog.last[row], catalog.wall[row], catalog.flags[row] = before.last, before.wall, before.flags
+    catalog.touches[row] -= np.uint32(1)
+    before.weight = max(before.weight, weight)
+    return before.weight

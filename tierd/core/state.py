@@ -1,0 +1,446 @@
+"""All that the engine knows, and the few ways in which it changes.
+
+Commands (placing.py, reading.py, moving.py, ...) are functions over this state. It keeps, together: the
+catalog and ghosts, the copies of each tier, the order of victims, the links of chains, and what is pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core import statistics
+from tierd.core.catalog import Catalog
+from tierd.core.clock import Clock
+from tierd.core.copies import TierCopies
+from tierd.core.errors import InvalidInput
+from tierd.core.ghosts import Ghosts
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import Effect, Ids, Tier, Unlink
+from tierd.core.policy.base import Moment, Policy
+from tierd.core.policy.registry import parse
+from tierd.core.sessions import Sessions
+from tierd.core.victims import Victims, make_victims
+from tierd_client.format import (
+    CATALOG_MAGIC,
+    GHOST_MAGIC,
+    SESSION_MAGIC,
+    STATE_ABSENT,
+    STATE_READY,
+    WORD_POLICY_EPOCH,
+    I64Array,
+    Table,
+    U8Array,
+    U64Array,
+    catalog_columns,
+    ghost_columns,
+    session_columns,
+)
+
+FIRST_AGE = 50.0
+"""Characteristic age of a tier before it evicted anything, in steps."""
+AGE_WEIGHT = 0.02
+"""Weight of one request that evicts in the mean of the ages."""
+ARENA_TIERS = (Tier.HBM, Tier.HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpec:
+    """A tier that is on: segments `(id, bytes)` of an arena, or the byte limit of the spill tier.
+
+    `readable`: clients can read its copies where they lie; else blocks are brought to one that is.
+    """
+
+    tier: Tier
+    segments: tuple[tuple[int, int], ...] = ()
+    capacity_bytes: int = 0
+    readable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept, rather than
+    dropped for newcomers, after the spill tier went down."""
+
+    tiers: tuple[TierSpec, ...]
+    policy: str = "lrfu"
+    clock: str = "request"
+    steps_per_second: float = 10.0
+    max_moves: int = 64
+    max_held: int = 65_536
+    max_sequences: int = 4_096
+    spill_grace_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The three tables, wherever they lie."""
+
+    catalog: Table
+    ghosts: Table
+    sessions: Table
+
+    @classmethod
+    def private(cls, rows: int, ghosts: int | None = None, sessions: int = 1024, holds: int = 65_536) -> Tables:
+        """Tables in private memory, for studies and tests. `ghosts` defaults to 4 a row."""
+        buckets = 1 << max(4, (2 * rows - 1).bit_length())
+        return cls(
+            Table.create(CATALOG_MAGIC, catalog_columns(rows, buckets)),
+            Table.create(GHOST_MAGIC, ghost_columns(4 * rows if ghosts is None else ghosts)),
+            Table.create(SESSION_MAGIC, session_columns(sessions, holds)),
+        )
+
+
+@dataclass(slots=True)
+class Counters:
+    """Of one tier, since this boot."""
+
+    hits: int = 0
+    stored: int = 0
+    evicted: int = 0
+    demoted: int = 0
+    promoted: int = 0
+    failed_moves: int = 0
+
+
+class TierState:
+    """One tier that is on."""
+
+    def __init__(self, copies: TierCopies) -> None:
+        self.copies = copies
+        self.tier = copies.tier
+        self.children = np.zeros(copies.catalog.capacity, np.int32)
+        """Children of each row with a copy here, those chosen to leave not counted."""
+        self.leaving: set[int] = set()
+        """Rows whose copy here goes as soon as a move down has ended."""
+        self.victims: Victims
+        self.age = FIRST_AGE
+        self.evicted_idle: list[int] = []
+        """Idle ages of what the command in hand evicted."""
+        self.counters = Counters()
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A running request."""
+
+    blocks: Ids
+    start_step: int
+    touched: set[bytes] = field(default_factory=set)
+    """Identities whose access is counted."""
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class MoveInFlight:
+    """A copy on its way. `leave`: tiers whose copy goes when it has arrived. `chosen`: as a victim of the
+    source tier. `allow_drop`: those copies go even if it cannot arrive."""
+
+    row: int
+    source: Tier
+    target: Tier
+    leave: tuple[Tier, ...] = ()
+    chosen: bool = False
+    allow_drop: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """Statistics of a row before the report of this step, and the weight that was applied. Void once the
+    row has another `birth`, or met another access (`touches` is the number after the report)."""
+
+    birth: int
+    touches: int
+    ema: float
+    crf: float
+    last: int
+    wall: float
+    flags: int
+    weight: float
+
+
+class State:
+    def __init__(self, settings: EngineSettings, tables: Tables) -> None:
+        self.settings, self.tables = settings, tables
+        self.catalog = Catalog(tables.catalog)
+        self.ghosts = Ghosts(tables.ghosts)
+        self.sessions = Sessions(tables.sessions, settings.max_held)
+        self.clock = Clock(settings.clock, settings.steps_per_second)
+        self.policy: Policy = parse(settings.policy)
+        self.tiers: dict[Tier, TierState] = {}
+        for spec in sorted(settings.tiers, key=lambda spec: spec.tier):
+            copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable)
+            self.tiers[spec.tier] = TierState(copies)
+        self.sequences: dict[tuple[int, str], Sequence] = {}
+        self.pins: NDArray[np.int32] = np.zeros(self.catalog.capacity, np.int32)
+        """Open sequences (and the command in hand) that hold each row."""
+        self.awaited: dict[bytes, int] = {}
+        """Identities of open sequences that have no row yet -> how many hold them."""
+        self.moves: dict[int, MoveInFlight] = {}
+        self.failed: dict[tuple[int, int], Tier] = {}
+        """(row, birth) whose last asked-for move failed -> where it was to go. The latest only."""
+        self.reports: dict[int, Report] = {}
+        self.reports_step = -1
+        self.effects: list[Effect] = []
+        self.spill_up = True
+        self.spill_down_since = 0.0
+        self.misses = 0
+        self.most_identities = 0
+        self._next_move = 1
+        self._generation = 0
+        self.make_victims()
+
+    # --- numbers ------------------------------------------------------------------------------------
+
+    @property
+    def policy_epoch(self) -> int:
+        return int(self.tables.catalog.words[WORD_POLICY_EPOCH])
+
+    def generations(self, count: int) -> U64Array:
+        """Numbers that no slot ever had."""
+        first = self._generation + 1
+        self._generation += count
+        return np.arange(first, first + count, dtype=np.uint64)
+
+    def start_generations(self, above: int) -> None:
+        self._generation = above
+
+    def next_move(self) -> int:
+        self._next_move += 1
+        return self._next_move - 1
+
+    def moment(self, tier: TierState) -> Moment:
+        return Moment(self.clock.step, self.clock.wall_s, tier.age)
+
+    # --- tiers --------------------------------------------------------------------------------------
+
+    def tier(self, tier: Tier, field_name: str = "tier") -> TierState:
+        """InvalidInput when the tier is off."""
+        found = self.tiers.get(tier)
+        if found is None:
+            raise InvalidInput(field_name, f"the {tier.name.lower()} tier is off")
+        return found
+
+    def readable(self) -> list[TierState]:
+        """Tiers whose copies a client can read, fastest first."""
+        return [tier for tier in self.tiers.values() if tier.copies.arena and tier.copies.readable]
+
+    def below(self, tier: Tier) -> TierState | None:
+        """The next tier down that is on."""
+        return next((found for number, found in self.tiers.items() if number > tier), None)
+
+    def ready_tiers(self, rows: I64Array) -> U8Array:
+        """Bit per tier with a READY copy, for rows of which some may be `NO_ROW`."""
+        bits = np.zeros(len(rows), np.uint8)
+        for number, tier in self.tiers.items():
+            bits |= np.where(tier.copies.ready(rows), 1 << (number - 1), 0).astype(np.uint8)
+        bits[rows == NO_ROW] = 0
+        return bits
+
+    # --- pins ---------------------------------------------------------------------------------------
+
+    def pin(self, rows: I64Array, count: int = 1) -> None:
+        """`rows` may hold a row several times."""
+        np.add.at(self.pins, rows, count)
+
+    def unpin(self, rows: I64Array) -> None:
+        np.subtract.at(self.pins, rows, 1)
+        free = np.unique(rows[self.pins[rows] == 0])
+        for tier in self.tiers.values():
+            tier.victims.put_back(free)
+
+    def protected(self, tier: TierState) -> Callable[[I64Array], NDArray[np.bool_]]:
+        """Which rows may not leave this tier now."""
+        leases, moves, pins = tier.copies.leases, tier.copies.moves, self.pins
+
+        def check(rows: I64Array) -> NDArray[np.bool_]:
+            barred: NDArray[np.bool_] = (pins[rows] > 0) | (leases[rows] > 0) | (moves[rows] > 0)
+            return barred
+
+        return check
+
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def create_rows(self, blocks: Ids, places: I64Array, size: int) -> I64Array:
+        """Rows for the ids at `places`, with the records of their ghosts. LimitReached when rows run out."""
+        ids = np.ascontiguousarray(blocks.ids[places])
+        rows = self.catalog.insert(ids)
+        catalog = self.catalog
+        catalog.namespace[rows], catalog.group[rows] = blocks.namespace, blocks.group
+        catalog.position[rows] = blocks.position + places if blocks.chain else blocks.position
+        catalog.size[rows] = size
+        if self.policy.common.persist:
+            found, records = self.ghosts.take(ids)
+            statistics.restore(catalog, rows[found], records)
+        if self.awaited:
+            for row, identity in zip(rows.tolist(), split(ids), strict=True):
+                self.pins[row] = self.awaited.pop(identity, 0)
+        self.most_identities = max(self.most_identities, len(catalog))
+        return rows
+
+    def destroy_rows(self, rows: I64Array) -> None:
+        """Forgets rows whose last copy went; the record becomes a ghost."""
+        gone = rows[~self._has_copy(rows)]
+        if not len(gone):
+            return
+        catalog = self.catalog
+        for row in gone[self.pins[gone] > 0].tolist():
+            self.awaited[catalog.identity[row].tobytes()] = int(self.pins[row])
+        self.pins[gone] = 0
+        for tier in self.tiers.values():
+            tier.children[gone] = 0
+        met = gone[catalog.touches[gone] > 0]
+        if self.policy.common.persist and len(met):
+            limit = self.policy.common.ghosts_for(self.most_identities)
+            self.ghosts.add(catalog.identity[met], statistics.records_of(catalog, met), limit)
+        catalog.remove(gone)
+
+    def _has_copy(self, rows: I64Array) -> NDArray[np.bool_]:
+        found = np.zeros(len(rows), bool)
+        for tier in self.tiers.values():
+            found |= tier.copies.state[rows] != STATE_ABSENT
+        return found
+
+    # --- copies -------------------------------------------------------------------------------------
+
+    def reserve(self, tier: TierState, rows: I64Array, addresses: list[int], writer: int) -> U64Array:
+        """Hands out slots; returns their generations."""
+        generations = self.generations(len(rows))
+        tier.copies.reserve(rows, addresses, generations, writer)
+        self._count_children(tier, self.catalog.parents(rows), 1)
+        return generations
+
+    def publish(self, tier: TierState, rows: I64Array) -> None:
+        """FILLING copies become READY and may be chosen from now on."""
+        tier.copies.commit(rows)
+        tier.victims.insert(rows)
+
+    def abandon(self, tier: TierState, rows: I64Array) -> None:
+        """FILLING copies end, their slots are free."""
+        tier.copies.abort(rows)
+        self._left(tier, rows)
+
+    def drop(self, tier: TierState, rows: I64Array, *, chosen: bool = False) -> None:
+        """READY copies end. `chosen`: as victims, so that their parents have been told."""
+        tier.copies.drop(rows)
+        tier.victims.discard(rows)
+        if tier.tier == Tier.SPILL:
+            self._unlink(rows)
+        self._left(tier, rows, counted=chosen)
+
+    def quarantine(self, tier: TierState, rows: I64Array) -> None:
+        """Copies end, their slots stay out of use."""
+        tier.copies.quarantine(rows)
+        tier.victims.discard(rows)
+        self._left(tier, rows)
+
+    def _left(self, tier: TierState, rows: I64Array, *, counted: bool = False) -> None:
+        parents = self.catalog.parents(rows)
+        if not counted:
+            self._count_children(tier, parents, -1)
+        self.destroy_rows(rows)
+
+    def _unlink(self, rows: I64Array) -> None:
+        for namespace in np.unique(self.catalog.namespace[rows]).tolist():
+            of = rows[self.catalog.namespace[rows] == namespace]
+            self.effects.append(Unlink(namespace, tuple(split(self.catalog.identity[of]))))
+
+    # --- chains -------------------------------------------------------------------------------------
+
+    def link(self, blocks: Ids, rows: I64Array) -> None:
+        """Sets the parents of those ids of a chain that have rows."""
+        if not blocks.chain:
+            return
+        before = np.empty_like(rows)
+        before[1:] = rows[:-1]
+        before[0] = NO_ROW
+        if blocks.parent is not None:
+            before[0] = self.catalog.find(np.frombuffer(blocks.parent, np.uint8)[None, :])[0]
+        known = (rows != NO_ROW) & (before != NO_ROW)
+        if known.any():
+            self._set_parents(rows[known], before[known])
+
+    def _set_parents(self, rows: I64Array, parents: I64Array) -> None:
+        catalog = self.catalog
+        old = catalog.parents(rows)
+        changed = old != parents
+        if not changed.any():
+            return
+        rows, parents, old = rows[changed], parents[changed], old[changed]
+        for tier in self.tiers.values():
+            here = tier.copies.state[rows] != STATE_ABSENT
+            here &= ~np.isin(rows, list(tier.leaving)) if tier.leaving else True
+            self._count_children(tier, old[here], -1)
+            self._count_children(tier, parents[here], 1)
+        with catalog.writing(rows):
+            catalog.parent[rows], catalog.parent_birth[rows] = parents, catalog.birth[parents]
+
+    def _count_children(self, tier: TierState, parents: I64Array, change: int) -> None:
+        parents = parents[parents != NO_ROW]
+        if not len(parents):
+            return
+        np.add.at(tier.children, parents, change)
+        if change < 0:
+            tier.victims.put_back(np.unique(parents[tier.children[parents] == 0]))
+
+    # --- victims ------------------------------------------------------------------------------------
+
+    def make_victims(self) -> None:
+        """Orders all READY copies anew: at the start, and when the policy changes."""
+        for tier in self.tiers.values():
+            children = tier.children if self.policy.common.leaf_only else None
+            tier.victims = make_victims(self.catalog, self.policy, children)
+            tier.victims.insert(np.flatnonzero(tier.copies.state == STATE_READY))
+
+    def choose(self, tier: TierState, count: int) -> I64Array:
+        """The next victims. Each is dropped, moved, or given back by `spare`."""
+
+        def departed(row: int) -> None:
+            self._count_children(tier, self.catalog.parents(np.array([row])), -1)
+
+        chosen = tier.victims.choose(count, self.moment(tier), self.protected(tier), departed)
+        return np.array(chosen, np.int64)
+
+    def spare(self, tier: TierState, rows: I64Array) -> None:
+        """Chosen victims stay after all."""
+        self._count_children(tier, self.catalog.parents(rows), 1)
+        tier.victims.put_back(rows)
+
+    def note_evicted(self, tier: TierState, rows: I64Array) -> None:
+        """Counts what went to make room, for the tier's characteristic age."""
+        tier.counters.evicted += len(rows)
+        tier.evicted_idle.extend((self.clock.step - self.catalog.last[rows]).tolist())
+
+    def settle_ages(self) -> None:
+        """At the end of a command: T moves by the mean idle age of what the command evicted."""
+        for tier in self.tiers.values():
+            if tier.evicted_idle:
+                mean = max(1.0, sum(tier.evicted_idle) / len(tier.evicted_idle))
+                tier.age += AGE_WEIGHT * (mean - tier.age)
+                tier.evicted_idle.clear()
+
+    # --- accesses -----------------------------------------------------------------------------------
+
+    def touch(self, rows: I64Array) -> None:
+        """One access of weight 1 to each of these rows, which are distinct."""
+        if not len(rows):
+            return
+        statistics.access(self.catalog, rows, self.clock.step, self.clock.wall_s, self.policy.common)
+        self.reorder(rows)
+
+    def reorder(self, rows: I64Array) -> None:
+        """Statistics of rows have changed."""
+        for tier in self.tiers.values():
+            ready = rows[tier.copies.state[rows] == STATE_READY]
+            if tier.leaving:
+                ready = ready[~np.isin(ready, list(tier.leaving))]
+            tier.victims.insert(ready)
+
+
+def split(ids: U8Array) -> list[bytes]:
+    """Packed identities, one by one."""
+    packed = np.ascontiguousarray(ids).tobytes()
+    return [packed[i : i + 32] for i in range(0, len(packed), 32)]

@@ -1,0 +1,83 @@
+"""How an access changes a record; the same under every policy.
+
+    touches <- touches + 1
+    ema     <- (1 - alpha) ema + alpha a            unchanged between accesses
+    crf     <- a + crf F(now - last)                LRFU, Lee et al., IEEE TC 50(12), 2001
+    last, wall <- now
+
+with a = 1, or the attention that the block received (at most 1).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.catalog import FLAG_UNIT, Catalog
+from tierd.core.ghosts import Records
+from tierd.core.policy.base import Common, Stats
+from tierd_client.format import I64Array
+
+
+def stats_of(catalog: Catalog, rows: I64Array) -> Stats:
+    """Statistics of rows, as a policy wants them."""
+    return Stats(
+        catalog.touches[rows].astype(np.int64), catalog.last[rows], catalog.wall[rows], catalog.ema[rows],
+        catalog.crf[rows], (catalog.flags[rows] & FLAG_UNIT) != 0,
+    )
+
+
+def records_of(catalog: Catalog, rows: I64Array) -> Records:
+    """The same as they are kept of ghosts."""
+    return Records(
+        catalog.touches[rows], catalog.last[rows], catalog.wall[rows], catalog.ema[rows], catalog.crf[rows],
+        (catalog.flags[rows] & FLAG_UNIT) != 0,
+    )
+
+
+def restore(catalog: Catalog, rows: I64Array, records: Records) -> None:
+    """Gives new rows the records of their ghosts."""
+    catalog.touches[rows], catalog.last[rows], catalog.wall[rows] = records.touches, records.last, records.wall
+    catalog.ema[rows], catalog.crf[rows] = records.ema, records.crf
+    catalog.flags[rows] = np.where(records.unit, FLAG_UNIT, 0)
+
+
+def access(catalog: Catalog, rows: I64Array, step: int, wall_s: float, common: Common) -> None:
+    """One access of weight 1 to each of these rows, which are distinct."""
+    fade = common.decay.factor(step - catalog.last[rows], wall_s - catalog.wall[rows])
+    catalog.crf[rows] = 1.0 + catalog.crf[rows] * fade
+    catalog.ema[rows] = (1.0 - common.alpha) * catalog.ema[rows] + common.alpha
+    catalog.touches[rows] += np.uint32(1)
+    catalog.last[rows], catalog.wall[rows] = step, wall_s
+
+
+def access_weighted(
+    catalog: Catalog, rows: I64Array, weight: NDArray[np.float64], steps: int, step: int, wall_s: float,
+    common: Common,
+) -> None:
+    """One report of the mean weight (0 to 1) over `steps` steps, to each of these rows, which are distinct.
+
+    Folding is exact for a constant weight: ema <- (1 - alpha)^k ema + (1 - (1 - alpha)^k) a.
+    """
+    kept = (1.0 - common.alpha) ** steps
+    fade = common.decay.factor(step - catalog.last[rows], wall_s - catalog.wall[rows])
+    catalog.crf[rows] = weight + catalog.crf[rows] * fade
+    taken = common.alpha if steps == 1 else 1.0 - kept
+    catalog.ema[rows] = kept * catalog.ema[rows] + taken * weight
+    catalog.touches[rows] += np.uint32(1)
+    catalog.last[rows], catalog.wall[rows] = step, wall_s
+    catalog.flags[rows[(weight != 1.0) | (steps != 1)]] &= np.uint8(~FLAG_UNIT & 0xFF)
+
+
+def rescale(catalog: Catalog, rows: I64Array, alpha: float) -> None:
+    """Makes ema what it were, had alpha always had this value: exact where every access had weight 1."""
+    unit = rows[(catalog.flags[rows] & FLAG_UNIT) != 0]
+    if not len(unit):
+        return
+    values = np.zeros(int(catalog.touches[unit].max()) + 1)
+    for count in range(1, len(values)):
+        values[count] = (1.0 - alpha) * values[count - 1] + alpha
+        if values[count] == values[count - 1]:
+            values[count:] = values[count]
+            break
+    catalog.ema[unit] = values[catalog.touches[unit]]
