@@ -1,0 +1,378 @@
+"""What the Redis spill does when the server, or the way to it, is unwell. Every fault is a real one on a wire."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tierd.adapters.envelope import block_key, marker_key
+from tierd.adapters.spill_redis import RedisSpillStore
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull
+from tierd.ports import SpillStore
+from tierd.testing.redis_proxy import Mode, RedisProxy
+from tierd.testing.spill_contract import FINGERPRINT, block_of, get_new, identity_of, payload_of, put_random
+from tierd.testing.valkey import ExternalValkey
+
+INSTANCE, MARKER = bytes(range(16)), bytes(range(16, 32))
+GRACE_S = 0.1
+"""By so much a call may pass its deadline (ports.py)."""
+BIG = 5 << 20
+
+
+def new_store(url: str, pool_size: int = 8, instance: bytes = INSTANCE, marker: bytes = MARKER) -> RedisSpillStore:
+    return RedisSpillStore(url, instance=instance, marker=marker, prefix="faults", pool_size=pool_size)
+
+
+@pytest.fixture
+def proxy(valkey: ExternalValkey) -> Iterator[RedisProxy]:
+    with RedisProxy(valkey.unix_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy: RedisProxy) -> Iterator[RedisSpillStore]:
+    store = new_store(proxy.url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def direct(valkey: ExternalValkey) -> Iterator[RedisSpillStore]:
+    store = new_store(valkey.unix_url)
+    yield store
+    store.close()
+
+
+def all_calls(store: SpillStore, deadline_s: float) -> dict[str, Callable[[], object]]:
+    payload = payload_of(1, BIG)
+    return {
+        "put": lambda: store.put(block_of(1, payload), payload, deadline_s),
+        "get": lambda: store.get(FINGERPRINT, identity_of(1), np.empty(BIG, np.uint8), deadline_s),
+        "unlink": lambda: store.unlink(FINGERPRINT, [identity_of(1)], deadline_s),
+        "probe": lambda: store.probe(deadline_s),
+    }
+
+
+def assert_down_in_time(call: Callable[[], object], deadline_s: float) -> None:
+    """The best of three counts: the machine that runs the tests may itself be late."""
+    took = []
+    for _ in range(3):
+        start = time.monotonic()
+        with pytest.raises(SpillDown):
+            call()
+        took.append(time.monotonic() - start)
+    assert min(took) < deadline_s + GRACE_S
+
+
+def ping_count(proxy: RedisProxy) -> int:
+    """Connections made so far: each begins with one PING."""
+    return proxy.commands[b"PING"]
+
+
+# --- time ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["put", "get", "unlink", "probe"])
+def test_black_hole(proxy: RedisProxy, store: RedisSpillStore, name: str) -> None:
+    """A server that takes everything and answers nothing holds no call beyond its deadline, nor the next one."""
+    store.probe(5.0)
+    proxy.switch(Mode.BLACK_HOLE)
+    assert_down_in_time(all_calls(store, 0.2)[name], 0.2)
+    proxy.switch(Mode.PASS)
+    _, payload = put_random(store, 5)
+    assert np.array_equal(get_new(store, 5)[1], payload)
+
+
+@pytest.mark.parametrize("name", ["put", "get"])
+def test_frozen_server(valkey: ExternalValkey, direct: RedisSpillStore, name: str) -> None:
+    """A stopped server process, whose socket buffers fill up, holds no call beyond its deadline."""
+    put_random(direct, 1, BIG)
+    valkey.freeze()
+    try:
+        assert_down_in_time(all_calls(direct, 0.2)[name], 0.2)
+    finally:
+        valkey.thaw()
+    assert np.array_equal(get_new(direct, 1, BIG)[1], payload_of(1, BIG))
+
+
+def test_trickle(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """A reply that keeps coming in small pieces does not stretch the deadline."""
+    put_random(store, 1, BIG)
+    proxy.switch(Mode.TRICKLE, count=4096, delay_s=0.02)
+    assert_down_in_time(all_calls(store, 0.3)["get"], 0.3)
+
+
+def test_late_reply_is_nobody_elses(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """A reply that comes after its caller gave up is not read by the next call."""
+    put_random(store, 1)
+    _, payload = put_random(store, 2)
+    proxy.switch(Mode.DELAY, delay_s=0.2)
+    with pytest.raises(SpillDown, match="deadline"):
+        store.get(FINGERPRINT, identity_of(1), np.empty(4096, np.uint8), 0.05)
+    proxy.switch(Mode.PASS)
+    for _ in range(10):
+        assert np.array_equal(get_new(store, 2)[1], payload)
+
+
+def test_pool_exhausted(proxy: RedisProxy) -> None:
+    """A call that finds every connection lent waits no longer than its deadline and says what it waited for."""
+    store = new_store(proxy.url, pool_size=1)
+    store.probe(5.0)
+    proxy.switch(Mode.BLACK_HOLE)
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(all_calls(store, 1.0)["unlink"])
+        assert proxy.wait_for(b"UNLINK", 1, 5.0)
+        start = time.monotonic()
+        with pytest.raises(SpillDown, match="pool exhausted"):
+            store.probe(0.1)
+        assert time.monotonic() - start < 0.1 + GRACE_S
+        assert isinstance(holder.exception(), SpillDown)
+    proxy.switch(Mode.PASS)
+    store.probe(5.0)
+
+
+def test_name_that_does_not_resolve_in_time(valkey: ExternalValkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hanging name server holds no call beyond its deadline, and never more threads than the pool is large."""
+    resolve, answer, asked = socket.getaddrinfo, threading.Event(), []
+
+    def hang(*args: object, **named: object) -> object:
+        asked.append(1)
+        assert answer.wait(30.0)
+        return resolve("127.0.0.1", valkey.port, 0, socket.SOCK_STREAM)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    store = new_store(f"redis://spill.example:{valkey.port}", pool_size=2)
+    for problem in ("deadline", "deadline", "pool exhausted"):
+        start = time.monotonic()
+        with pytest.raises(SpillDown, match=problem):
+            store.probe(0.1)
+        assert time.monotonic() - start < 0.1 + GRACE_S
+    assert len(asked) == 2
+    answer.set()
+    assert store.probe(5.0).detail
+    store.close()
+
+
+# --- connections that break -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_bytes", [0, 1, 100, 255, 256, 257, 4096, BIG + 255])
+def test_cut_in_the_middle_of_a_reply(proxy: RedisProxy, store: RedisSpillStore, after_bytes: int) -> None:
+    """Half a reply is SpillDown, never a block, and the next call gets its own whole reply."""
+    _, payload = put_random(store, 1, BIG)
+    proxy.switch(Mode.CUT_DOWNLOAD, count=after_bytes)
+    with pytest.raises(SpillDown):
+        get_new(store, 1, BIG)
+    proxy.switch(Mode.PASS)
+    assert np.array_equal(get_new(store, 1, BIG)[1], payload)
+
+
+@pytest.mark.parametrize("after_bytes", [0, 1, 256, 4096, BIG])
+def test_cut_in_the_middle_of_an_upload(proxy: RedisProxy, store: RedisSpillStore, after_bytes: int) -> None:
+    """Half an uploaded block is SpillDown, and no block is there afterwards."""
+    store.probe(5.0)
+    proxy.switch(Mode.CUT_UPLOAD, count=after_bytes)
+    with pytest.raises(SpillDown):
+        put_random(store, 1, BIG)
+    proxy.switch(Mode.PASS)
+    with pytest.raises(BlockVanished):
+        get_new(store, 1, BIG)
+
+
+def test_refused_and_back(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """A server that is gone is SpillDown at once; when it is back the next call uses it."""
+    _, payload = put_random(store, 1)
+    proxy.switch(Mode.REFUSE)
+    for _ in range(3):
+        with pytest.raises(SpillDown, match="cannot be reached"):
+            get_new(store, 1)
+    proxy.switch(Mode.PASS)
+    assert np.array_equal(get_new(store, 1)[1], payload)
+
+
+def test_idle_connections_that_the_server_closed(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """A connection that ended while nobody used it costs no call."""
+    _, payload = put_random(store, 1)
+    for _ in range(3):
+        proxy.cut_connections()
+        assert np.array_equal(get_new(store, 1)[1], payload)
+
+
+def test_restarted_server(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A server that lost everything is used again at once, and a probe tells that it is not the same."""
+    with ExternalValkey(tmp_path_factory.mktemp("restart")) as server:
+        store = new_store(server.unix_url)
+        store.probe(5.0)
+        assert store.probe(5.0).same
+        put_random(store, 1)
+        server.stop()
+        with pytest.raises(SpillDown):
+            store.probe(1.0)
+        server.start()
+        assert not store.probe(5.0).same
+        with pytest.raises(BlockVanished):
+            get_new(store, 1)
+        put_random(store, 1)
+        store.close()
+
+
+# --- servers that refuse --------------------------------------------------------------------------------
+
+
+def test_out_of_memory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A full server is SpillFull to puts, still serves what it holds, and takes puts again after an unlink."""
+    with ExternalValkey(tmp_path_factory.mktemp("full"), maxmemory="32mb") as server:
+        store = new_store(server.unix_url)
+        with pytest.raises(SpillFull, match="maxmemory"):
+            for number in range(100):
+                put_random(store, number, 1 << 20)
+        assert number > 20
+        get_new(store, 0, 1 << 20)
+        store.unlink(FINGERPRINT, [identity_of(0), identity_of(1)], 5.0)
+        put_random(store, 500, 1 << 20)
+        store.close()
+
+
+def test_refusals_keep_the_connection(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """A server that answers with an error is not connected to anew: only a broken reply costs a connection."""
+    store.probe(5.0)
+    connections = ping_count(proxy)
+    proxy.switch(Mode.OUT_OF_MEMORY)
+    for _ in range(5):
+        with pytest.raises(SpillFull):
+            put_random(store, 1, BIG)
+        with pytest.raises(BlockVanished):
+            get_new(store, 1, BIG)
+    assert ping_count(proxy) == connections
+
+
+def test_every_nth(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """A put is acknowledged exactly when the server acknowledged it."""
+    proxy.switch(Mode.FAIL_SET, count=3)
+    outcomes = []
+    for number in range(9):
+        try:
+            put_random(store, number)
+        except SpillDown:
+            outcomes.append(number)
+    assert outcomes == [2, 5, 8]
+    for number in range(9):
+        if number in outcomes:
+            with pytest.raises(BlockVanished):
+                get_new(store, number)
+        else:
+            get_new(store, number)
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "words"),
+    [
+        ("LOADING Redis is loading the dataset in memory", SpillDown, "loading"),
+        ("MISCONF Errors writing to the AOF file", SpillDown, "cannot save"),
+        ("NOREPLICAS Not enough good replicas to write", SpillDown, "too few replicas"),
+        ("MOVED 3999 127.0.0.1:6381", SpillDown, "cluster"),
+        ("OOM command not allowed", SpillFull, "memory"),
+        ("NOPERM User default has no permissions", SpillDown, "may not"),
+        ("NEWWORD nobody knows it yet", SpillDown, "NEWWORD nobody knows it yet"),
+    ],
+)
+def test_error_replies(
+    proxy: RedisProxy, store: RedisSpillStore, line: str, error: type[SpillError], words: str
+) -> None:
+    """Each error reply of a server is one of the four errors, and says what is wrong."""
+    proxy.switch(Mode.FAIL_SET, error=line)
+    with pytest.raises(error, match=words):
+        put_random(store, 1)
+
+
+def test_real_replica(valkey: ExternalValkey, proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """A server that became a replica is SpillDown, and all connections to it are made anew afterwards."""
+    put_random(store, 1)
+    with ThreadPoolExecutor(3) as pool:
+        proxy.switch(Mode.DELAY, delay_s=0.05)
+        list(pool.map(lambda _: get_new(store, 1), range(3)))
+        proxy.switch(Mode.PASS)
+    connections = ping_count(proxy)
+    assert connections >= 2
+    valkey.run(b"REPLICAOF", b"127.0.0.1", b"1")
+    try:
+        with pytest.raises(SpillDown, match="read-only replica"):
+            put_random(store, 2)
+        get_new(store, 1)
+        assert ping_count(proxy) == connections + 1
+        valkey.run(b"CONFIG", b"SET", b"replica-serve-stale-data", b"no")
+        with pytest.raises(SpillDown, match="lost its primary"):
+            get_new(store, 1)
+    finally:
+        valkey.run(b"CONFIG", b"SET", b"replica-serve-stale-data", b"yes")
+        valkey.run(b"REPLICAOF", b"NO", b"ONE")
+    put_random(store, 2)
+
+
+def test_block_larger_than_the_server_takes(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
+    """A server that hangs up on a large block is quoted with its reason."""
+    valkey.run(b"CONFIG", b"SET", b"proto-max-bulk-len", b"1mb")
+    try:
+        with pytest.raises(SpillDown, match="invalid bulk length"):
+            put_random(direct, 1, BIG)
+    finally:
+        valkey.run(b"CONFIG", b"SET", b"proto-max-bulk-len", b"512mb")
+    put_random(direct, 1, BIG)
+
+
+def test_key_of_another_type(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
+    """A key that holds a list is a damaged block, and a put replaces it."""
+    valkey.run(b"LPUSH", block_key(b"faults", FINGERPRINT, identity_of(1)), b"x")
+    with pytest.raises(BlockDamaged, match="not a block"):
+        get_new(direct, 1)
+    put_random(direct, 1)
+    get_new(direct, 1)
+
+
+# --- marker ---------------------------------------------------------------------------------------------
+
+
+def test_markers_of_two_instances(valkey: ExternalValkey) -> None:
+    """Instances that share a server each find their own marker."""
+    for instance in (b"a" * 16, b"b" * 16):
+        store = new_store(valkey.unix_url, instance=instance, marker=instance)
+        assert not store.probe(5.0).same
+        assert store.probe(5.0).same
+        store.close()
+
+
+def test_foreign_marker(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
+    """A marker that is not this instance's own is reported and left alone."""
+    other = b"x" * 16
+    valkey.run(b"SET", marker_key(b"faults", INSTANCE), other)
+    for _ in range(2):
+        health = direct.probe(5.0)
+        assert not health.same
+        assert "another marker" in health.detail
+    assert valkey.run(b"GET", marker_key(b"faults", INSTANCE)) == other
+
+
+def test_flushed_server(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
+    """A flushed server is not the same any more, until it has the marker again."""
+    direct.probe(5.0)
+    assert direct.probe(5.0).same
+    valkey.run(b"FLUSHALL")
+    assert [direct.probe(5.0).same, direct.probe(5.0).same] == [False, True]
+
+
+def test_evicting_server_is_named(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
+    """A server that evicts by itself is named with its policy, and is no error."""
+    assert "evicts" not in direct.probe(5.0).detail
+    valkey.run(b"CONFIG", b"SET", b"maxmemory-policy", b"allkeys-lru")
+    try:
+        health = direct.probe(5.0)
+    finally:
+        valkey.run(b"CONFIG", b"SET", b"maxmemory-policy", b"noeviction")
+    assert health.same
+    assert "maxmemory-policy allkeys-lru" in health.detail
