@@ -264,8 +264,8 @@ class Namespace:
         return sequence
 
     def open_sequence(self, session: Session, sequence: Sequence) -> None:
-        """Opens it in a session, unless it is open there."""
-        if sequence.name in session.sequences:
+        """Opens it in a session, unless it is open there. A prompt of less than a block has nothing to pin."""
+        if sequence.name in session.sequences or not len(sequence.ids):
             return
         blocks = self._block_ids(session, sequence.ids)
         session.call("OpenSequence", blocks_pb2.OpenSequenceRequest(
@@ -291,7 +291,8 @@ class Namespace:
 
         `attention`: one number per block from the start of the sequence: sum over the block's tokens, mean
         over query heads and layers, in [0, 1]. None moves only the decode clock. `steps`: decode steps folded
-        into it. For a sequence that closed a short while ago it is opened for this report once more.
+        into it. A sequence that closed a short while ago is opened for this report once more. 0 for a
+        sequence without blocks.
         """
         name = sequence if isinstance(sequence, str) else sequence.name
         data = b"" if attention is None else float32_bytes(attention, "attention")
@@ -301,12 +302,14 @@ class Namespace:
                 session=session.id, sequence=name, attention=data, steps=steps, policy_epoch=policy_epoch))
             return int(reply.step)
 
+        known = self.client.sequences.known(name)
+        if known is None:
+            raise NotFound(f"sequence: {name!r} is not open in this client")
+        if not len(known.ids):
+            return 0
         if self.client.sequences.is_open(name):
             return self._run(report)
-        closed = self.client.sequences.recent(name)
-        if closed is None:
-            raise NotFound(f"sequence: {name!r} is not open in this client")
-        with self.sequence(name, closed.ids):
+        with self.sequence(name, known.ids):
             return self._run(report)
 
     def enter_sequence(self, sequence: Sequence) -> None:

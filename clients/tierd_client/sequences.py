@@ -48,9 +48,9 @@ class Sequences:
     def is_open(self, name: str) -> bool:
         return name in self._open
 
-    def recent(self, name: str) -> Sequence | None:
-        """One that closed a short while ago."""
-        return self._recent.get(name)
+    def known(self, name: str) -> Sequence | None:
+        """One that is open, or closed a short while ago."""
+        return self._open.get(name) or self._recent.get(name)
 
     def stack(self) -> list[Sequence]:
         """The `with` blocks that this thread is inside of, innermost last."""

@@ -1,0 +1,151 @@
+"""The reader of the catalog: finds, reads, and notices when the daemon changed what it was reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tierd_client.catalog import CatalogReader
+from tierd_client.format import (
+    BUCKET_TOMBSTONE,
+    CATALOG_MAGIC,
+    STATE_FILLING,
+    STATE_READY,
+    WORD_INDEX_EPOCH,
+    WORD_SALT,
+    Table,
+    U8Array,
+    catalog_columns,
+    first_bucket,
+    words_of,
+)
+
+ROWS, BUCKETS, SIZE, NAMESPACE = 64, 128, 4096, 7
+HBM, HOST, SPILL = 0, 1, 2
+HOST_SEGMENT = 3
+
+
+class Daemon:
+    """Writes a catalog as the format's text says, and one host segment; shares no code with the reader."""
+
+    def __init__(self) -> None:
+        columns = catalog_columns(ROWS, BUCKETS)
+        self.table = Table.create(CATALOG_MAGIC, columns)
+        self.table.words[WORD_SALT] = 0x1234
+        self.segment = np.zeros(ROWS * SIZE, np.uint8)
+        self.ids = np.random.default_rng(5).integers(0, 256, (ROWS, 32), np.uint8)
+
+    def add(self, row: int, tier: int = HOST, state: int = STATE_READY) -> bytes:
+        """Puts identity `row` into row `row`, its bytes into slot `row`."""
+        table, identity = self.table, self.ids[row]
+        bucket = int(first_bucket(words_of(identity[None]), 0x1234, BUCKETS - 1)[0])
+        while table["index"][bucket]:
+            bucket = (bucket + 1) % BUCKETS
+        table["index"][bucket] = row + 1
+        table["identity"][row] = identity
+        table["sequence"][row] = 2
+        table["size"][row] = SIZE
+        table["namespace"][row] = NAMESPACE
+        table["state"][tier, row] = state
+        table["address"][tier, row] = HOST_SEGMENT << 48 | row * SIZE
+        table["generation"][tier, row] = 100 + row
+        self.segment[row * SIZE : (row + 1) * SIZE] = row
+        return bytes(identity)
+
+    def view(self, number: int) -> U8Array | None:
+        return self.segment if number == HOST_SEGMENT else None
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+def test_a_block_is_read_by_identity(daemon: Daemon) -> None:
+    """Each READY block is read to the byte, whatever shares its bucket; an unknown identity is not found."""
+    ids = [daemon.add(row) for row in range(ROWS - 1)]
+    reader, out = CatalogReader(daemon.table), np.empty(SIZE, np.uint8)
+    for row, identity in enumerate(ids):
+        assert reader.read_into(identity, out, daemon.view, NAMESPACE)
+        assert (out == row).all()
+    assert not reader.read_into(daemon.ids[ROWS - 1].tobytes(), out, daemon.view)
+
+
+def test_a_probe_goes_over_tombstones(daemon: Daemon) -> None:
+    """An identity that was inserted behind one that has gone since is still found."""
+    first = int(first_bucket(words_of(daemon.ids[1][None]), 0x1234, BUCKETS - 1)[0])
+    daemon.table["index"][first] = 40
+    identity = daemon.add(1)
+    daemon.table["index"][first] = BUCKET_TOMBSTONE
+    reader = CatalogReader(daemon.table)
+    assert reader.find(identity) == 1
+    assert reader.lookup(daemon.ids[1][None]).tolist() == [2]  # type: ignore[union-attr]
+
+
+def _refused(change: Callable[[Daemon], None]) -> bool:
+    daemon = Daemon()
+    identity = daemon.add(4)
+    change(daemon)
+    return not CatalogReader(daemon.table).read_into(identity, np.empty(SIZE, np.uint8), daemon.view, NAMESPACE)
+
+
+def _set(column: str, value: int) -> Callable[[Daemon], None]:
+    return lambda daemon: daemon.table[column].__setitem__(4, value)
+
+
+def _set_copy(column: str, value: int) -> Callable[[Daemon], None]:
+    return lambda daemon: daemon.table[column].__setitem__((HOST, 4), value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("sequence", 3), _set("size", SIZE - 1), _set("namespace", 8), _set_copy("state", STATE_FILLING),
+        _set_copy("address", 9 << 48), _set_copy("address", HOST_SEGMENT << 48 | ROWS * SIZE - 1),
+        lambda daemon: daemon.table.words.__setitem__(WORD_INDEX_EPOCH, 1),
+    ],
+    ids=["odd", "size", "namespace", "filling", "segment", "bounds", "rebuild"],
+)
+def test_what_cannot_be_read_soundly_is_not_read(change: Callable[[Daemon], None]) -> None:
+    """A record being written, of another size or namespace, not READY, not mapped, out of its segment, or
+    under an index being rebuilt is left to the daemon."""
+    assert not _refused(lambda daemon: None)
+    assert _refused(change)
+
+
+@pytest.mark.parametrize("column", ["sequence", "generation"])
+def test_a_change_during_the_copy_is_noticed(daemon: Daemon, column: str) -> None:
+    """A record that moves between its first check and the end of the copy gives False."""
+    identity = daemon.add(4)
+
+    def view(number: int) -> U8Array | None:
+        changed = daemon.table[column] if column == "sequence" else daemon.table[column][HOST]
+        changed[4] += 2
+        return daemon.view(number)
+
+    assert not CatalogReader(daemon.table).read_into(identity, np.empty(SIZE, np.uint8), view)
+
+
+def test_an_index_that_moves_during_the_probe_is_noticed(daemon: Daemon) -> None:
+    """A batched lookup during which the index was rebuilt gives None, not bits."""
+    daemon.add(4)
+    reader = CatalogReader(daemon.table)
+    daemon.table.words[WORD_INDEX_EPOCH] = 1
+    assert reader.lookup(daemon.ids[:8]) is None
+
+
+def test_a_batched_lookup_tells_tiers(daemon: Daemon) -> None:
+    """Each identity has a bit per tier with a READY copy; other namespaces and odd rows read as absent."""
+    for row, tier in enumerate((HBM, HOST, SPILL)):
+        daemon.add(row, tier)
+    daemon.table["state"][SPILL, 1] = STATE_READY
+    daemon.add(3, HOST, STATE_FILLING)
+    daemon.add(4)
+    daemon.table["sequence"][4] = 3
+    daemon.add(5)
+    daemon.table["namespace"][5] = NAMESPACE + 1
+    bits = CatalogReader(daemon.table).lookup(daemon.ids[:7], NAMESPACE)
+    assert bits is not None
+    assert bits.tolist() == [1, 2 | 4, 4, 0, 0, 0, 0]
