@@ -1,0 +1,165 @@
+"""Namespaces: stable numbers, names bound to one layout, a file that is written before it is relied on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tierd.app import namespaces
+from tierd.app.namespaces import Namespaces
+from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
+from tierd_client.layout import Group, Layout, Part
+
+
+def layout(model: str = "m", block_bytes: int = 4096) -> Layout:
+    return Layout.opaque(block_bytes=block_bytes, model=model)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "namespaces.json"
+
+
+def register(registry: Namespaces, of: Layout, name: str = "") -> int:
+    return registry.register(of.canonical(), of.fingerprint, name).number
+
+
+def test_numbers_are_stable_over_restarts(path: Path) -> None:
+    """A layout has the same number, name and block size in the next daemon."""
+    first = Namespaces(path)
+    numbers = [register(first, layout(model), model) for model in "abc"]
+    assert numbers == [1, 2, 3]
+    again = Namespaces(path)
+    assert [register(again, layout(model)) for model in "abc"] == numbers
+    assert (again.name_of(2), again.block_bytes(2, 0), len(again)) == ("b", 4096, 3)
+    assert again.fingerprint_of(3) == layout("c").fingerprint
+
+
+def test_registering_twice_writes_nothing(path: Path) -> None:
+    """A known layout is answered without touching the disk."""
+    registry = Namespaces(path)
+    register(registry, layout(), "name")
+    path.unlink()
+    assert register(registry, layout(), "name") == register(registry, layout()) == 1
+    assert not path.exists()
+
+
+def test_on_disk_before_it_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number whose file could not be written is not given, and the file of before is whole."""
+    registry = Namespaces(path)
+    register(registry, layout("a"))
+
+    def broken(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(namespaces.os, "fsync", broken)
+    with pytest.raises(OSError, match="disk full"):
+        register(registry, layout("b"))
+    monkeypatch.undo()
+    with pytest.raises(NotFound):
+        registry.get(2)
+    assert len(Namespaces(path)) == 1
+    assert register(registry, layout("b")) == 2
+
+
+def test_a_name_is_bound_to_one_layout(path: Path) -> None:
+    """Binding a name to a second layout is refused, naming the first field that differs."""
+    registry = Namespaces(path)
+    register(registry, layout("a"), "shared")
+    with pytest.raises(Refused, match=r"'shared' is bound to a layout that differs in model"):
+        register(registry, layout("b"), "shared")
+    assert register(registry, layout("b")) == 2
+
+
+def test_a_layout_may_have_several_names(path: Path) -> None:
+    """A second name for a layout is added; listings show the oldest."""
+    registry = Namespaces(path)
+    register(registry, layout(), "one")
+    assert register(registry, layout(), "two") == 1
+    again = Namespaces(path)
+    assert again.get(1).names == ("one", "two") and again.name_of(1) == "one"
+    with pytest.raises(Refused, match="two"):
+        register(again, layout("b"), "two")
+
+
+def test_a_name_may_come_later(path: Path) -> None:
+    """A layout registered without a name can be named later, and keeps its number."""
+    registry = Namespaces(path)
+    register(registry, layout())
+    assert registry.name_of(1) == ""
+    assert register(registry, layout(), "late") == 1
+    assert Namespaces(path).name_of(1) == "late"
+
+
+def test_wrong_fingerprint(path: Path) -> None:
+    """A fingerprint that is not the hash of the canonical layout is malformed, and named."""
+    with pytest.raises(InvalidInput) as caught:
+        Namespaces(path).register(layout().canonical(), bytes(32))
+    assert caught.value.field == "fingerprint"
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[:-1], lambda c: b"", lambda c: c + b"x", lambda c: b"\xff" * 100])
+def test_malformed_canonical(path: Path, damage) -> None:
+    """Bytes that are no canonical layout are malformed, and nothing is registered."""
+    registry = Namespaces(path)
+    with pytest.raises(InvalidInput) as caught:
+        registry.register(damage(layout().canonical()), layout().fingerprint)
+    assert caught.value.field == "canonical" and len(registry) == 0
+
+
+def test_other_schema_version(path: Path) -> None:
+    """Another version of the encoding is refused naming both."""
+    with pytest.raises(Refused, match="schema_version 2 is not the daemon's, which is 1"):
+        Namespaces(path).register(layout().canonical(), layout().fingerprint, "", 2)
+
+
+def test_groups(path: Path) -> None:
+    """A group that is not there, or whose rule is not served, is malformed and named."""
+    served = Group("kv", 16, (Part("k", "uint8", (64,)),))
+    unserved = Group("swa", 16, (Part("k", "uint8", (32,)),), "window", 64)
+    registry = Namespaces(path)
+    register(registry, Layout.of_groups([served, unserved]))
+    assert registry.block_bytes(1, 0) == 64
+    assert registry.get(1).block_bytes() == [64, 32]
+    with pytest.raises(InvalidInput, match=r"1 \('swa'\) has rule 'window', which is not served yet"):
+        registry.block_bytes(1, 1)
+    with pytest.raises(InvalidInput, match=r"group: 2, but namespace 1 has 2 group"):
+        registry.block_bytes(1, 2)
+    with pytest.raises(NotFound, match="namespace 9"):
+        registry.block_bytes(9, 0)
+
+
+def test_numbers_run_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all numbers are given a new layout is refused by a named limit; known ones are served."""
+    monkeypatch.setattr(namespaces, "NUMBER_MAX", 1)
+    registry = Namespaces(path)
+    register(registry, layout("a"))
+    with pytest.raises(LimitReached, match="1 namespaces"):
+        register(registry, layout("b"))
+    assert register(registry, layout("a")) == 1
+
+
+def test_names_run_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of one layout are limited."""
+    monkeypatch.setattr(namespaces, "NAMES_MAX", 1)
+    registry = Namespaces(path)
+    register(registry, layout(), "a")
+    with pytest.raises(LimitReached, match="1 names"):
+        register(registry, layout(), "b")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"namespaces": [{"number": 1}]}', '{"namespaces": [1]}'])
+def test_a_damaged_file_stops_the_start(path: Path, text: str) -> None:
+    """A file that cannot be read is an error that names it: with other numbers blocks would change meaning."""
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=r"namespaces.json"):
+        Namespaces(path)
+
+
+def test_the_file_is_json_for_people(path: Path) -> None:
+    """The file lists numbers and names in plain JSON."""
+    register(Namespaces(path), layout(), "llama")
+    row = json.loads(path.read_text())["namespaces"][0]
+    assert (row["number"], row["names"]) == (1, ["llama"])
