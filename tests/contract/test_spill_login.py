@@ -1,0 +1,205 @@
+"""Logging in to a server: user, password, database and TLS from the URL, and no secret in what is shown."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from tierd.adapters.spill_redis import RedisSpillStore
+from tierd.core.errors import InvalidInput, SpillDown
+from tierd.testing.redis_proxy import Mode, RedisProxy
+from tierd.testing.spill_contract import FINGERPRINT, block_of, get_new, identity_of, payload_of, put_random
+from tierd.testing.valkey import ExternalValkey
+
+PASSWORD = "p@ss/w:rd?#%20[é]"
+ESCAPED = quote(PASSWORD, safe="")
+
+
+def new_store(url: str) -> RedisSpillStore:
+    return RedisSpillStore(url, instance=bytes(16), marker=bytes(16), prefix="login")
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalValkey]:
+    """A server that wants PASSWORD, and knows a user `tierd` with it who may only touch keys of ours."""
+    with ExternalValkey(tmp_path_factory.mktemp("locked"), requirepass=PASSWORD) as server:
+        rules = [b"on", b">" + PASSWORD.encode(), b"~{login:*", b"+@all", b"-@dangerous"]
+        server.run(b"ACL", b"SETUSER", b"tierd", *rules)
+        yield server
+
+
+def test_password_and_database(locked: ExternalValkey) -> None:
+    """A percent-encoded password logs in, and the database of the URL is the one that is used."""
+    urls = [
+        f"redis://:{ESCAPED}@127.0.0.1:{locked.port}/3",
+        f"redis://default:{ESCAPED}@127.0.0.1:{locked.port}/3",
+        f"redis://tierd:{ESCAPED}@127.0.0.1:{locked.port}/3",
+        f"unix://:{ESCAPED}@{locked.socket_path}?db=3",
+        f"unix://tierd:{ESCAPED}@{locked.socket_path}?db=3",
+    ]
+    for number, url in enumerate(urls):
+        store = new_store(url)
+        put_random(store, number)
+        get_new(store, number)
+        store.probe(5.0)
+        store.close()
+    keyspace = locked.run(b"INFO", b"keyspace")
+    assert isinstance(keyspace, bytes)
+    assert b"db3:keys=6," in keyspace
+    assert b"db0:" not in keyspace
+
+
+def test_user_without_info(locked: ExternalValkey) -> None:
+    """A user who may not read the server's settings can use it all the same."""
+    store = new_store(f"redis://tierd:{ESCAPED}@127.0.0.1:{locked.port}/4")
+    store.probe(5.0)
+    assert store.probe(5.0).same
+    store.close()
+
+
+@pytest.mark.parametrize("login", ["", f":wrong{ESCAPED}@", f"nobody:{ESCAPED}@"])
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_refused_login(locked: ExternalValkey, login: str, kind: str) -> None:
+    """A login that the server refuses is SpillDown and says so, at the start and not in the middle of a block."""
+    place = f"127.0.0.1:{locked.port}" if kind == "tcp" else str(locked.socket_path)
+    store = new_store(f"{'redis' if kind == 'tcp' else 'unix'}://{login}{place}")
+    with pytest.raises(SpillDown, match="user or password"):
+        put_random(store, 1, 5 << 20)
+    store.close()
+
+
+def test_forbidden_keys(locked: ExternalValkey) -> None:
+    """A user without rights on our keys is SpillDown with that reason."""
+    url = f"redis://tierd:{ESCAPED}@127.0.0.1:{locked.port}"
+    store = RedisSpillStore(url, instance=bytes(16), marker=bytes(16), prefix="elsewhere")
+    with pytest.raises(SpillDown, match="may not"):
+        put_random(store, 1)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://user:{ESCAPED}@127.0.0.1:1/0",
+        f"redis://user:{ESCAPED}@no-such-host.invalid/0",
+        f"unix://user:{ESCAPED}@/no/such/socket",
+        f"rediss://user:{ESCAPED}@127.0.0.1:1/0",
+    ],
+)
+def test_secrets_are_not_shown(url: str) -> None:
+    """Neither user nor password appears in repr, in an error, or in a traceback with its causes."""
+    store = new_store(url)
+    try:
+        store.probe(2.0)
+        raise AssertionError("nothing listens there")
+    except SpillDown as error:
+        shown = [repr(store), str(store), str(error), *traceback.format_exception(error)]
+    for text in shown:
+        assert not any(secret in text for secret in (PASSWORD, ESCAPED, "user:", "p@ss"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1",
+        "redis://user:se/cret@host:6379",
+        "redis://user:123/secret@host",
+        "redis://user:123?secret@host",
+        "redis://user:123#secret@host",
+        "redis://user:12#secret",
+        "redis://host:secret",
+        "redis://host/secret",
+        "redis://host?secret=1",
+        "redis://host?socket_timeout=secret",
+        "unix://secret/run/valkey.sock",
+        "unix://",
+    ],
+)
+def test_impossible_urls(url: str) -> None:
+    """A URL that would be read as something else is refused without being quoted."""
+    with pytest.raises(InvalidInput, match="spill_url") as caught:
+        new_store(url)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A new self-signed certificate for 127.0.0.1, its key beside it."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    made = tmp_path / "cert.pem"
+    command = [
+        openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+        "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+        "-keyout", str(tmp_path / "key.pem"), "-out", str(made),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    return made
+
+
+@pytest.fixture
+def tls_proxy(valkey: ExternalValkey, certificate: Path) -> Iterator[RedisProxy]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    with RedisProxy(valkey.unix_url, tls=context) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def tls_store(tls_proxy: RedisProxy, certificate: Path) -> Iterator[RedisSpillStore]:
+    store = new_store(f"{tls_proxy.url}?ssl_ca_certs={quote(str(certificate))}")
+    yield store
+    store.close()
+
+
+def test_tls(tls_proxy: RedisProxy, tls_store: RedisSpillStore) -> None:
+    """Blocks of every size go over TLS, and a connection that ended meanwhile costs no call."""
+    for number, size in enumerate((1, 4097, 5 << 20)):
+        put_random(tls_store, number, size)
+        assert np.array_equal(get_new(tls_store, number, size)[1], payload_of(number, size))
+    connections = tls_proxy.commands[b"PING"]
+    assert not tls_store.probe(5.0).same
+    assert tls_proxy.commands[b"PING"] == connections
+    tls_proxy.cut_connections()
+    get_new(tls_store, 0, 1)
+
+
+def test_tls_of_a_stranger(tls_proxy: RedisProxy) -> None:
+    """A server whose certificate nobody vouches for gets no login and no block."""
+    store = new_store(tls_proxy.url)
+    with pytest.raises(SpillDown, match="certificate"):
+        put_random(store, 1)
+    assert not tls_proxy.commands
+    store.close()
+
+
+def test_tls_deadline(tls_proxy: RedisProxy, tls_store: RedisSpillStore) -> None:
+    """Over TLS, too, a server that answers nothing, or only in pieces, holds no call beyond its deadline."""
+    payload = payload_of(1, 5 << 20)
+    put_random(tls_store, 1, payload.size)
+    calls: list[tuple[Mode, Callable[[], object]]] = [
+        (Mode.BLACK_HOLE, lambda: tls_store.put(block_of(1, payload), payload, 0.3)),
+        (Mode.BLACK_HOLE, lambda: tls_store.probe(0.3)),
+        (Mode.TRICKLE, lambda: tls_store.get(FINGERPRINT, identity_of(1), payload.copy(), 0.3)),
+    ]
+    for mode, call in calls:
+        tls_proxy.switch(mode, count=4096, delay_s=0.02)
+        took = []
+        for _ in range(3):
+            start = time.monotonic()
+            with pytest.raises(SpillDown):
+                call()
+            took.append(time.monotonic() - start)
+        assert min(took) < 0.4
+        tls_proxy.switch(Mode.PASS)
+        assert np.array_equal(get_new(tls_store, 1, payload.size)[1], payload)
