@@ -176,7 +176,7 @@ class Service:
         reply = self.writer.ask(m.Acquire(session, blocks, sequence), m.AcquireReply)
 
         def again(left: I64Array) -> m.AcquireReply:
-            command = m.Acquire(session, blocks.take(left), sequence, reply.lease)
+            command = m.Acquire(session, blocks.take(left), sequence, reply.lease, retry=True)
             rest = self.writer.ask(command, m.AcquireReply)
             # It was known a moment ago, so what is a miss now was lost on its way up.
             rest.outcomes[rest.outcomes == m.Acquired.MISS] = m.Acquired.LOST

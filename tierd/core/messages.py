@@ -169,12 +169,14 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """`lease`: a lease of an earlier call to add the ids to (its PENDING rest); no new tick then."""
+    """`retry`: the PENDING rest of an earlier call; no new tick. `lease`: that call's, to add the ids to; 0
+    when it leased nothing."""
 
     session: int
     blocks: Ids
     sequence: str = ""
     lease: int = 0
+    retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
