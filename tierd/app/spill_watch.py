@@ -53,6 +53,7 @@ class SpillWatch:
         self.is_up = False
         self.detail = "not reached yet"
         mover.guard_spill(self.found_down)
+        self._tell(SpillState(up=False))
 
     async def run(self) -> None:
         """Watches until cancelled. The first probe is made at once."""

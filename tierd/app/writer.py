@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from tierd.core import messages as m
+from tierd.core.engine import Engine
 from tierd.core.errors import TierdError
 
 log = structlog.get_logger(__name__)
@@ -28,16 +29,10 @@ COALESCE_S = 0.002
 """After one awaited move has ended, so long is waited for others: one repeated command for many of them."""
 
 
-class EngineLike(Protocol):
-    """What the writer needs of the engine."""
-
-    def step(self, command: m.Command, now_wall_s: float) -> m.Step: ...
-
-
 class Writer:
     """Runs commands against the engine. Belongs to the thread that made it; any other is refused."""
 
-    def __init__(self, engine: EngineLike, clock: Callable[[], float]) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         """`clock`: seconds since 1970."""
         self._engine = engine
         self._clock = clock
