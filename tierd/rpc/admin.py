@@ -30,7 +30,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         reply = self._service.occupancy()
         names = [name for name in m.OccupancyReply.__slots__ if name != "tiers"]
         return pb.OccupancyResponse(
-            tiers=[self._tier(one) for one in reply.tiers], boot_id=self._service.about.boot_id,
+            tiers=self._tiers(reply), boot_id=self._service.about.boot_id,
             instance_id=self._service.about.instance_id,
             uptime_s=asyncio.get_running_loop().time() - self._began,
             **{name: getattr(reply, name) for name in names},
@@ -94,7 +94,11 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         name_of = self._service.namespaces.name_of
         return [convert.block_record(view, name_of(view.namespace) if view else "") for view in page.blocks]
 
-    def _tier(self, one: m.TierOccupancy) -> Any:
-        state = self._service.tier_state(one.tier)
-        requested = self._service.about.requested_bytes.get(one.tier, 0)
-        return convert.tier_occupancy(one, requested, state.serving, state.text)
+    def _tiers(self, reply: m.OccupancyReply) -> list[Any]:
+        """Each tier, those that are off with their state alone."""
+        on = {one.tier: one for one in reply.tiers}
+        requested = self._service.about.requested_bytes
+        return [
+            convert.tier_occupancy(tier, on.get(tier), requested.get(tier, 0), self._service.tier_state(tier))
+            for tier in m.Tier
+        ]

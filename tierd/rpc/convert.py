@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tierd.app.service import TierState
 from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
@@ -261,11 +262,14 @@ def explanation(one: m.Explanation) -> apb.Explanation:
     )
 
 
-def tier_occupancy(one: m.TierOccupancy, requested_bytes: int, serving: bool, state: str) -> apb.TierOccupancy:
+def tier_occupancy(
+    tier: m.Tier, one: m.TierOccupancy | None, requested_bytes: int, state: TierState
+) -> apb.TierOccupancy:
+    """`one`: None for a tier that is off."""
     names = [name for name in m.TierOccupancy.__slots__ if name != "tier"]
-    values: dict[str, Any] = {name: getattr(one, name) for name in names}
+    values: dict[str, Any] = {name: getattr(one, name) for name in names} if one is not None else {}
     return apb.TierOccupancy(
-        tier=tier_name(one.tier), requested_bytes=requested_bytes, serving=serving, state=state, **values
+        tier=tier_name(tier), requested_bytes=requested_bytes, serving=state.serving, state=state.text, **values
     )
 
 
