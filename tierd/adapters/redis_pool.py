@@ -42,7 +42,9 @@ class RedisAddress:
         except (ValueError, TypeError):
             raise InvalidInput("spill_url", "an option or the port has a value that redis-py cannot use") from None
         scheme = {Connection: "redis", SSLConnection: "rediss", UnixDomainSocketConnection: "unix"}[self._class]
-        place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+        host = settings.get("host", "localhost")
+        host = f"[{host}]" if ":" in host else host
+        place = settings.get("path") or f"{host}:{settings.get('port', 6379)}"
         self._shown = f"{scheme}://{place} db {settings.get('db', 0)}"
 
     def __str__(self) -> str:

@@ -147,10 +147,9 @@ class Wire:
         kind, rest = self._head(deadline, _READ_BYTES)
         if kind == b"$":
             return self._small_value(_number(rest), deadline)
+        reply = _number(rest) if kind == b":" else rest if kind == b"+" else None
         self.settled = True
-        if kind == b":":
-            return _number(rest)
-        return rest if kind == b"+" else None
+        return reply
 
     def value_length(self, deadline: Deadline, read_ahead: int) -> int | None:
         """Bytes of the value that comes next, None for nil. ReplyError for an error.

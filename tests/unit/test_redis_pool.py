@@ -1,0 +1,63 @@
+"""What the pool relies on in redis-py, and how addresses are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tierd.adapters.redis_pool import RedisAddress, RedisPool
+from tierd.adapters.resp import Deadline, command
+from tierd.testing.valkey import ExternalValkey
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost", "redis://localhost:6379 db 0"),
+        ("redis://", "redis://localhost:6379 db 0"),
+        ("redis://u:secret@10.0.0.1:7000/2", "redis://10.0.0.1:7000 db 2"),
+        ("redis://:secret@[::1]:7000?db=4", "redis://[::1]:7000 db 4"),
+        ("rediss://u:secret@cache.example/1", "rediss://cache.example:6379 db 1"),
+        ("unix:///run/a%20b.sock?db=5", "unix:///run/a b.sock db 5"),
+        ("unix://u:secret@/run/valkey.sock", "unix:///run/valkey.sock db 0"),
+    ],
+)
+def test_addresses(url: str, shown: str) -> None:
+    """An address shows where it leads and neither user nor password."""
+    assert str(RedisAddress(url)) == shown
+
+
+def test_what_redis_py_gives(tmp_path: Path) -> None:
+    """A connection of redis-py has, after its handshake, a socket on which nothing is left to read."""
+    with ExternalValkey(tmp_path) as server:
+        connection = RedisAddress(server.tcp_url + "/1").connection(5.0)
+        connection.connect()
+        assert connection._get_socket() is connection._sock
+        assert not connection.can_read(0)
+        assert connection.retry.get_retries() == 0
+        assert connection.get_protocol() == 2
+        connection.disconnect()
+        assert connection._get_socket() is None
+
+
+def test_connections_are_kept(tmp_path: Path) -> None:
+    """Calls one after another use one connection, at most `size` ever exist, and `close` ends them."""
+    with ExternalValkey(tmp_path) as server:
+        pool = RedisPool(RedisAddress(server.unix_url), 2, 2.0)
+        for _ in range(10):
+            with pool.borrow(Deadline(5.0)) as wire:
+                wire.send([command(b"CLIENT", b"ID")], Deadline(5.0))
+                wire.reply(Deadline(5.0))
+        with pool.borrow(Deadline(5.0)), pool.borrow(Deadline(5.0)):
+            assert _clients(server) == 2
+        pool.close()
+        assert _clients(server) == 0
+
+
+def _clients(server: ExternalValkey) -> int:
+    """Connections that the server has beside the one that asks."""
+    text = server.run(b"INFO", b"clients")
+    assert isinstance(text, bytes)
+    lines = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+    return int(lines["connected_clients"]) - 1
