@@ -35,6 +35,7 @@ from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core.engine import Engine
 from tierd.core.messages import Tier
+from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, Tables, TierSpec
 from tierd.ports import ArenaStore, SpillStore
 from tierd.rpc.server import RpcServer
@@ -65,9 +66,10 @@ class Ground:
 
 
 def serve(settings: Settings) -> None:
-    """Runs a daemon until it is told to stop. Raises what keeps it from starting."""
+    """Runs a daemon until it is told to stop. Raises what keeps it from starting, and leaves nothing then."""
     import uvloop
 
+    parse(settings.policy)  # before anything is made: a typing error must not cost a warm restart
     os.umask(0o077)
     _raise_descriptor_limit()
     with ExitStack() as held:
@@ -118,13 +120,13 @@ def compose(ground: Ground) -> Daemon:
             ground.spill, writer, mover, lambda _: health_changed.set(), probe_up_s=settings.spill_probe_ms / 1000
         )
     service = Service(
-        writer, mover, namespaces, _about(ground), orphans=survivors.orphans, spill_watch=spill_watch
+        writer, mover, namespaces, _about(ground), orphans=engine.orphans, spill_watch=spill_watch
     )
     stages = [_memory_stage(ground), Stage("mover", stop=mover.stop)]
     if spill_watch is not None:
         stages.append(Stage("spill-watch", run=spill_watch.run))
     stages += [_attach_stage(ground, service, survivors), *_rpc_stages(ground, service, health_changed)]
-    return Daemon(stages, on_ready=lambda: _say_ready(ground), stop_timeout_s=settings.stop_timeout_s)
+    return Daemon(stages, on_ready=lambda: _ready(ground), stop_timeout_s=settings.stop_timeout_s)
 
 
 # --- the ground -----------------------------------------------------------------------------------------
@@ -301,8 +303,9 @@ def _say_what_was_found(memory: SharedMemory) -> None:
         log.info("first_start")
 
 
-def _say_ready(ground: Ground) -> None:
+def _ready(ground: Ground) -> None:
     settings = ground.settings
+    ground.memory.in_use = True
     log.info(
         "READY", version=version("tierd"), instance=ground.state.instance.hex(), state_dir=str(settings.state_dir),
         host_bytes=settings.host_bytes, hbm_bytes=settings.hbm_bytes, hbm_device=settings.hbm_device,

@@ -35,6 +35,7 @@ def directory(tmp_path: Path) -> SharedDirectory:
 @pytest.fixture
 def memory(directory: SharedDirectory) -> Iterator[SharedMemory]:
     opened = open_memory(directory, PLAN, INSTANCE, boot=b"a" * 16)
+    opened.in_use = True
     yield opened
     opened.close()
 
@@ -208,7 +209,7 @@ def test_first_start(memory: SharedMemory, directory: SharedDirectory) -> None:
 
 
 def test_warm_restart_after_kill(tmp_path: Path, directory: SharedDirectory) -> None:
-    """What a killed daemon had in tables and host segments is there for the next one; the twin is wiped."""
+    """What a killed daemon had in tables and segments is there for the next one, but for copies in hbm."""
     done = run_python(
         """
         import os, signal, sys
@@ -219,10 +220,10 @@ def test_warm_restart_after_kill(tmp_path: Path, directory: SharedDirectory) -> 
         from tierd.adapters.shm import SharedDirectory
         memory = open_memory(SharedDirectory(Path(sys.argv[2]), INSTANCE), PLAN, INSTANCE, b"a" * 16)
         memory.tables["catalog"]["identity"][3] = 9
+        memory.tables["catalog"]["state"][:, 3] = 2
         memory.tables["ghosts"]["touches"][5] = 10
         memory.tables["sessions"]["session"][1] = 11
         memory.segments[2].array()[-1] = 12
-        memory.segments[0x4000].array()[:] = 13
         os.kill(os.getpid(), signal.SIGKILL)
         """,
         Path(__file__).parent, tmp_path,
@@ -231,20 +232,21 @@ def test_warm_restart_after_kill(tmp_path: Path, directory: SharedDirectory) -> 
     memory = again(directory)
     assert memory.start is Start.WARM
     assert (memory.tables["catalog"]["identity"][3] == 9).all()
+    assert memory.tables["catalog"]["state"][:, 3].tolist() == [0, 2, 2]
     assert memory.tables["ghosts"]["touches"][5] == 10
     assert memory.tables["sessions"]["session"][1] == 11
     assert memory.segments[2].array()[-1] == 12
-    assert not memory.segments[0x4000].array().any()
     assert memory.tables["catalog"].boot == b"b" * 16
 
 
-def test_a_reader_keeps_what_it_mapped(memory: SharedMemory, directory: SharedDirectory) -> None:
-    """Wiping the twin at a restart does not pull memory from under a reader of the earlier daemon."""
+def test_a_reader_of_the_twin_keeps_what_it_sees(memory: SharedMemory, directory: SharedDirectory) -> None:
+    """A restart neither pulls the twin's memory from under a reader nor gives new copies a file of which a
+    reader with the catalog of the earlier daemon would not know."""
     view = memory.segments[0x4000].array()
     view[:] = 5
     fresh = again(directory)
-    assert not fresh.segments[0x4000].array().any()
-    assert (view == 5).all()
+    fresh.segments[0x4000].array()[0] = 6
+    assert (view[1:] == 5).all() and view[0] == 6
 
 
 @pytest.mark.parametrize(
@@ -253,6 +255,7 @@ def test_a_reader_keeps_what_it_mapped(memory: SharedMemory, directory: SharedDi
         {"host_segments": ((1, 1 << 20), (2, 131072))},
         {"host_segments": ((1, 1 << 20),)},
         {"host_segments": ((1, 1 << 20), (2, 65536), (3, 65536))},
+        {"twin_segments": ((0x4000, 131072),)},
         {"catalog_rows": 65},
         {"holds": 4096},
     ],
@@ -310,6 +313,15 @@ def test_refused_growth_keeps_the_old_memory(memory: SharedMemory, directory: Sh
         again(directory, dataclasses.replace(PLAN, host_segments=((1, 1 << 20), (2, 65536), (3, 1 << 54))))
     kept = again(directory)
     assert kept.start is Start.WARM and kept.segments[1].array()[0] == 77
+
+
+def test_start_that_came_to_nothing(directory: SharedDirectory, memory: SharedMemory) -> None:
+    """A start that fails after it made files removes them, and leaves those of an earlier daemon."""
+    again(directory, dataclasses.replace(PLAN, ghost_rows=512)).close()
+    assert again(directory).start is Start.WARM
+    other = SharedDirectory(directory.path, OTHER)
+    open_memory(other, PLAN, OTHER, b"a" * 16).close()
+    assert other.names() == []
 
 
 def test_twin_off_removes_its_file(memory: SharedMemory, directory: SharedDirectory) -> None:

@@ -1,8 +1,11 @@
 """All shared memory of one daemon: catalog, ghosts, session table and segments, kept over a restart.
 
-Catalog, session table and host segments belong together: they are taken over as a whole or made anew as a
-whole, because a catalog over other bytes than its own would be a wrong hit. The catalog is made last, so a
-start that was killed half-way is one that left none.
+Catalog, session table and segments belong together: they are taken over as a whole or made anew as a whole,
+because a catalog over other bytes than its own would be a wrong hit, also for a client that still maps the
+files of the earlier daemon. The catalog is made last, so a start that was killed half-way left none.
+
+Copies in hbm are forgotten at every start, as a GPU's memory would be. The bytes of its CPU twin are left
+alone all the same: a client may still look at them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from tierd_client.format import (
     CATALOG_MAGIC,
     GHOST_MAGIC,
     SESSION_MAGIC,
+    STATE_ABSENT,
     Column,
     FormatError,
     Table,
@@ -27,6 +31,7 @@ from tierd_client.format import (
 HOST_SEGMENT_BASE = 1
 HBM_SEGMENT_BASE = 0x4000
 SEGMENT_PREFIX = "seg-"
+HBM_PLANE = 0
 
 
 class Start(Enum):
@@ -68,7 +73,10 @@ class MemoryPlan:
 
 @dataclass(slots=True)
 class SharedMemory:
-    """What was opened. `files` by name; `start` and `reason` are for the log."""
+    """What was opened. `files` by name; `start` and `reason` are for the log.
+
+    `made`: names of the files that this start made. `in_use`: set once the daemon serves.
+    """
 
     directory: SharedDirectory
     files: dict[str, SharedFile]
@@ -76,9 +84,13 @@ class SharedMemory:
     start: Start
     reason: str = ""
     segments: dict[int, SharedFile] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
+    in_use: bool = False
 
     def close(self) -> None:
-        """Unmaps everything and leaves the files for the next start."""
+        """Unmaps everything and leaves the files for the next start, but for those that never came into use."""
+        if not self.in_use:
+            self.directory.remove(self.made)
         self.tables.clear()
         for file in self.files.values():
             file.close()
@@ -97,9 +109,11 @@ def open_memory(directory: SharedDirectory, plan: MemoryPlan, instance: bytes, b
         kept.drop(list(kept.files))
         raise
     tables = _tables(plan, kept, instance, boot)
+    tables["catalog"]["state"][HBM_PLANE] = STATE_ABSENT
     numbers = [number for number, _ in plan.host_segments + plan.twin_segments]
     segments = {number: kept.files[segment_name(number)] for number in numbers}
-    return SharedMemory(directory, kept.files, tables, start, reason, segments)
+    made = [one.name for one in missing]
+    return SharedMemory(directory, kept.files, tables, start, reason, segments, made)
 
 
 def segment_name(number: int) -> str:
@@ -122,7 +136,8 @@ class _Kept:
     def decide(self, found: set[str]) -> tuple[Start, str]:
         """Keeps everything, or only the ghosts, or nothing; says which and why."""
         ghosts_problem = self._take("ghosts")
-        whole = ["catalog", "sessions", *(segment_name(number) for number, _ in self._plan.host_segments)]
+        segments = self._plan.host_segments + self._plan.twin_segments
+        whole = ["catalog", "sessions", *(segment_name(number) for number, _ in segments)]
         if "catalog" not in found:
             return Start.NEW, ""
         for name in (*whole, *self._surplus(found)):

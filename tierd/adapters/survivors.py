@@ -9,9 +9,6 @@ import numpy as np
 from tierd.adapters.processes import Process, ProcessWatch, is_alive
 from tierd_client.format import Table
 
-Orphan = tuple[int, int, int, bytes]
-"""Session, pid, start time, token."""
-
 
 class Survivors:
     """Found in the session table when the daemon starts; each is settled once its process is dead.
@@ -22,30 +19,21 @@ class Survivors:
 
     def __init__(self, sessions: Table, *, fresh: bool) -> None:
         """`fresh`: the table is new, there is nobody to find."""
-        self._table = sessions
-        self._found: dict[int, Orphan] = {}
-        if fresh:
-            return
-        columns = (sessions["session"], sessions["pid"], sessions["start_time"], sessions["token"])
-        for row in np.flatnonzero(sessions["session"]).tolist():
-            number, pid, start_time = (int(column[row]) for column in columns[:3])
+        self._found: dict[int, Process] = {}
+        columns = (sessions["session"], sessions["pid"], sessions["start_time"])
+        for row in [] if fresh else np.flatnonzero(sessions["session"]).tolist():
+            number, pid, start_time = (int(column[row]) for column in columns)
             if _may_live(pid, start_time):
-                self._found[number] = (number, pid, start_time, columns[3][row].tobytes())
+                self._found[number] = Process(pid, start_time)
 
     @property
     def numbers(self) -> frozenset[int]:
         return frozenset(self._found)
 
-    def orphans(self) -> list[Orphan]:
-        """Those that nobody has settled yet: they still stand in the table."""
-        numbers = self._table["session"]
-        self._found = {number: one for number, one in self._found.items() if (numbers == number).any()}
-        return list(self._found.values())
-
     def watch(self, watch: ProcessWatch, on_end: Callable[[int], None]) -> None:
         """Watches their processes; one that died meanwhile is reported at once."""
-        for number, pid, start_time, _ in self._found.values():
-            if pid and not watch.watch(Process(pid, start_time), number):
+        for number, process in self._found.items():
+            if process.pid and not watch.watch(process, number):
                 on_end(number)
 
 

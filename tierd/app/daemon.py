@@ -104,7 +104,7 @@ class Daemon:
             except Exception:  # the next stage must be stopped all the same
                 log.exception("stop_failed", stage=stage.name)
             else:
-                log.debug("stopped", stage=stage.name)
+                log.debug("stage_stopped", stage=stage.name)
 
 
 def exit_in(seconds: float) -> None:
