@@ -23,7 +23,7 @@ from tierd_client.format import (
 )
 
 NO_ROW = -1
-SMALL_BATCH = 6
+SMALL_BATCH = 48
 """Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
 _WORD = (1 << 64) - 1
 

@@ -398,8 +398,15 @@ class State:
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""
 
+        catalog, children = self.catalog, tier.children
+
         def departed(row: int) -> None:
-            self._count_children(tier, self.catalog.parents(np.array([row])), -1)
+            parent = catalog.parent[row]
+            if parent < 0 or catalog.birth[parent] != catalog.parent_birth[row]:
+                return
+            left = children[parent] = children[parent] - 1
+            if left == 0:
+                tier.victims.put_back(np.array([parent], np.int64))
 
         chosen = tier.victims.choose(count, self.moment(tier), self.protected(tier), departed)
         return np.array(chosen, np.int64)

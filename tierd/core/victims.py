@@ -186,9 +186,9 @@ class ClassLists:
         self._rows.discard(rows)
 
     def put_back(self, rows: I64Array) -> None:
-        back = rows[self._rows.out[rows]]
-        if len(back):
-            self._add_late(back)
+        out = self._rows.out[rows]
+        if out.any():
+            self._add_late(rows[out])
 
     def _add_late(self, rows: I64Array) -> None:
         tokens = self._rows.renew(rows)
