@@ -77,5 +77,6 @@ def test_role_changes_drop_the_pool(code: str) -> None:
     """A server that is no primary any more loses all its connections, however we learn of it."""
     kind = BaseParser.EXCEPTION_CLASSES[code]
     assert fault_of(ReplyError(code.encode() + b" x")).drop_pool
+    assert isinstance(kind, type)
     assert fault_of(kind("x")).drop_pool
     assert sum(fault.drop_pool for fault in FAULTS.values()) == 4
