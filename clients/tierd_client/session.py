@@ -9,6 +9,7 @@ aside until it hears so.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -30,6 +31,8 @@ from tierd_client.errors import (
 )
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
 START_RETRY_S = 0.05
@@ -103,9 +106,10 @@ class Session:
             if not self.info.attach_path:
                 raise SharedMemoryUnavailable("the daemon offers no attach socket")
             self.memory = SharedMemory(self.info.attach_path, self.id, self.info.token, deadline)
-        except SharedMemoryUnavailable:
+        except SharedMemoryUnavailable as error:
             if mode == "require":
                 raise
+            log.info("bytes go through gRPC streams: %s", error)
 
     def call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
         """One unary RPC that may wait `wait_s` in the daemon; raises an error of this library."""
@@ -125,7 +129,10 @@ class Session:
             raise translated(error) from error
 
     def is_lost(self, wait_s: float = 0.0) -> bool:
-        """Whether the stream has ended, waiting a moment for the news when a call has just failed."""
+        """Whether the stream has ended, waiting a moment for the news when a call has just failed; or whether
+        nothing more can be mapped."""
+        if self.memory is not None and self.memory.is_broken():
+            self.give_up()
         return self.ended.wait(wait_s)
 
     def is_silent(self) -> bool:

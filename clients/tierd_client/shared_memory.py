@@ -21,7 +21,13 @@ from typing import Any
 import numpy as np
 
 from tierd_client.deadline import Deadline
-from tierd_client.errors import BrokenPeer, SharedMemoryUnavailable
+from tierd_client.errors import (
+    BrokenPeer,
+    FailedPrecondition,
+    SharedMemoryUnavailable,
+    TierdClientError,
+    Unavailable,
+)
 from tierd_client.format import CATALOG_MAGIC, FormatError, Table, U8Array
 
 FRAME_BYTES_MAX = 4096
@@ -35,7 +41,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(slots=True)
 class _Segment:
-    """One mapped segment. `views`: one array per access, made once, sliced for each block."""
+    """One mapped segment: one array per access, made once and sliced for each block."""
 
     tier: int
     size: int
@@ -53,17 +59,14 @@ class SharedMemory:
         self._lock = threading.Lock()
         self._segments: dict[int, _Segment] = {}
         self._catalog: U8Array | None = None
-        self.boot = b""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(deadline.left_s() or 0.001)
+            self._socket.settimeout(_timeout_s(deadline))
             self._socket.connect(path)
             self._attach(deadline)
-        except BaseException as error:
+        except (OSError, TierdClientError) as error:
             self._socket.close()
-            if isinstance(error, OSError | ValueError | KeyError | TypeError | BrokenPeer):
-                raise SharedMemoryUnavailable(f"{path}: {error}") from error
-            raise
+            raise SharedMemoryUnavailable(f"{path}: {error}") from error
 
     def catalog(self) -> Table | None:
         """The domain's catalog, read-only; None when its format is not one that this code reads."""
@@ -99,6 +102,10 @@ class SharedMemory:
                     segment.write = self._map_writable(address >> OFFSET_BITS, segment.size, deadline)
         return segment.write[offset : offset + size]
 
+    def is_broken(self) -> bool:
+        """Whether the attach socket has failed: nothing more can be mapped through it."""
+        return self._socket.fileno() < 0
+
     def close(self) -> None:
         """Ends the connection and drops the views of this object; idempotent. Views of others stay."""
         self._socket.close()
@@ -122,10 +129,9 @@ class SharedMemory:
         """Asks for all descriptors and maps those segments that are not mapped yet."""
         reply, descriptors = self._ask(self._request, deadline)
         try:
-            listed = [(int(s["id"]), int(s["tier"]), int(s["bytes"])) for s in reply["segments"]]
+            listed = _listed(reply)
             if len(descriptors) != len(listed) + 1:
                 raise BrokenPeer(f"{len(descriptors)} descriptors for a catalog and {len(listed)} segments")
-            self.boot = bytes.fromhex(reply["boot"])
             if self._catalog is None:
                 self._catalog = _map(descriptors[0], os.fstat(descriptors[0]).st_size, mmap.PROT_READ)
             for (number, tier, size), descriptor in zip(listed, descriptors[1:], strict=True):
@@ -144,22 +150,23 @@ class SharedMemory:
             _close_all(descriptors)
 
     def _ask(self, request: dict[str, Any], deadline: Deadline) -> tuple[dict[str, Any], list[int]]:
-        """One frame there, one back. Closes what it received when the answer is a refusal."""
-        text = json.dumps(request).encode()
-        self._socket.settimeout(deadline.left_s() or 0.001)
-        self._socket.sendall(_LENGTH.pack(len(text)) + text)
+        """One frame there, one back. Unavailable when the socket fails, which is then closed for good: what
+        would come next on it answers something else. No descriptor of a failed answer is kept open."""
         descriptors: list[int] = []
         try:
+            self._socket.settimeout(_timeout_s(deadline))
+            text = json.dumps(request).encode()
+            self._socket.sendall(_LENGTH.pack(len(text)) + text)
             (size,) = _LENGTH.unpack(self._receive(_LENGTH.size, descriptors))
             if size > FRAME_BYTES_MAX:
                 raise BrokenPeer(f"a frame of {size} bytes; at most {FRAME_BYTES_MAX}")
-            reply: dict[str, Any] = json.loads(self._receive(size, descriptors))
-            if not reply.get("ok"):
-                raise BrokenPeer(f"refused: {reply.get('error')}")
-        except BaseException:
+            return _parsed(self._receive(size, descriptors)), descriptors
+        except BaseException as error:
             _close_all(descriptors)
+            if isinstance(error, OSError | BrokenPeer):
+                self._socket.close()
+                raise Unavailable(f"attach socket: {error}") from error
             raise
-        return reply, descriptors
 
     def _receive(self, size: int, descriptors: list[int]) -> bytes:
         data = b""
@@ -173,6 +180,32 @@ class SharedMemory:
                 raise BrokenPeer("the attach socket was closed")
             data += more
         return data
+
+
+def _timeout_s(deadline: Deadline) -> float:
+    """For a socket, where 0 would mean not to wait at all."""
+    return deadline.left_s() or 0.001
+
+
+def _parsed(frame: bytes) -> dict[str, Any]:
+    """A reply that says yes. BrokenPeer for garbage, FailedPrecondition for a refusal, in the daemon's words."""
+    try:
+        reply = json.loads(frame)
+    except ValueError as error:
+        raise BrokenPeer(f"a frame is no JSON: {error}") from error
+    if not isinstance(reply, dict):
+        raise BrokenPeer("a frame is no JSON object")
+    if reply.get("ok") is not True:
+        raise FailedPrecondition(f"refused: {reply.get('error')}")
+    return reply
+
+
+def _listed(reply: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """Number, tier and bytes of each segment offered."""
+    try:
+        return [(int(one["id"]), int(one["tier"]), int(one["bytes"])) for one in reply["segments"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokenPeer(f"segments: {error!r}") from error
 
 
 class _Disguised:
