@@ -87,8 +87,7 @@ class RedisPool:
     def drop_all(self) -> None:
         """Closes every connection, those now lent when they come back: the server changed its role."""
         self._epoch += 1
-        while (link := self._pop_idle()) is not None:
-            link.connection.disconnect()
+        self._drain()
 
     def close(self) -> None:
         """Idempotent. Calls under way end by their deadlines."""
@@ -126,11 +125,18 @@ class RedisPool:
             raise
 
     def _give_back(self, link: _Link) -> None:
-        self._idle.append(link)
-        if not link.wire.settled or link.epoch != self._epoch or self._closed:
-            self._idle.remove(link)
+        if link.wire.settled and link.epoch == self._epoch:
+            self._idle.append(link)
+        else:
             link.connection.disconnect()
+        # `close` may have drained the pool just before.
+        if self._closed:
+            self._drain()
         self._permits.release()
+
+    def _drain(self) -> None:
+        while (link := self._pop_idle()) is not None:
+            link.connection.disconnect()
 
 
 class _Link:
