@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
-from tierd_client.format import U8Array
+import numpy as np
+from numpy.typing import NDArray
 
 
-def digest(block: U8Array) -> str:
-    """Of a block's bytes. Not the daemon's own checksum, so that it proves something about it."""
-    return hashlib.blake2b(block.data, digest_size=16).hexdigest()
+def digest(block: NDArray[Any]) -> str:
+    """Of a contiguous block's bytes. Not the daemon's own checksum, so that it proves something about it."""
+    return hashlib.blake2b(block.reshape(-1).view(np.uint8).data, digest_size=16).hexdigest()
 
 
 class Ledger:

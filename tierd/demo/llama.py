@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,13 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from tierd.demo.model import BLOCK_TOKENS, LOGITS_KEPT, RANDOM_LLAMA, ModelSource, Prefill
+from tierd.demo.model import BLOCK_TOKENS, LOGITS_KEPT, RANDOM_LLAMA, Block, ModelSource, Prefill
 from tierd_client import Layout
-from tierd_client.format import U8Array
+
+CHUNK_TOKENS = 128
+"""Tokens of one forward pass, as servers prefill in chunks. Kernels sum in an order that depends on the height of
+their matrices; with fixed cuts a prompt that re-uses whole chunks is computed with the same heights as without,
+and float32 logits come out alike on any machine, where they else differ by 5e-5."""
 
 RANDOM_VOCABULARY = 512
 """Bytes, and room beside them."""
@@ -69,8 +73,8 @@ class Llama:
             engine="transformers", revision="random" if name == RANDOM_LLAMA else "",
         )
 
-    def prefill(self, tokens: Sequence[int], past: Sequence[U8Array]) -> Prefill:
-        """Computes what `past`, the flat bytes of the leading blocks, does not hold already.
+    def prefill(self, tokens: Sequence[int], past: Sequence[Block]) -> Prefill:
+        """Computes what `past`, the leading blocks, does not hold already.
 
         `seconds` is the time of that: filling the cache from `past` and running the model over the rest.
         """
@@ -78,23 +82,23 @@ class Llama:
         cache = DynamicCache(config=self._model.config)
         if past:
             self._fill(cache, past)
-        known = len(past) * BLOCK_TOKENS
-        rest = torch.tensor([list(tokens[known:])])
-        output = self._model(
-            rest, use_cache=True, logits_to_keep=min(LOGITS_KEPT, rest.shape[1]),
-            **{self._cache_argument: cache},
-        )
-        logits: NDArray[np.float32] = output.logits[0].numpy()
+        logits: NDArray[np.float32] | None = None
+        for chunk in chunks(tokens, len(past) * BLOCK_TOKENS):
+            output = self._model(
+                torch.tensor([chunk]), use_cache=True, logits_to_keep=min(LOGITS_KEPT, len(chunk)),
+                **{self._cache_argument: cache},
+            )
+            logits = output.logits[0].numpy()
         seconds = time.perf_counter() - start
         return Prefill(self.pack(cache, len(past), len(tokens) // BLOCK_TOKENS), logits, seconds)
 
-    def _fill(self, cache: DynamicCache, past: Sequence[U8Array]) -> None:
+    def _fill(self, cache: DynamicCache, past: Sequence[Block]) -> None:
         keys, values = unpack(past, self._shape)
         for layer in range(self._shape[1]):
             cache.update(torch.from_numpy(keys[layer]), torch.from_numpy(values[layer]), layer)
 
-    def pack(self, cache: Any, first: int, end: int) -> list[U8Array]:
-        """Blocks `first` to `end` - 1 of a cache, each as contiguous flat bytes."""
+    def pack(self, cache: Any, first: int, end: int) -> list[Block]:
+        """Blocks `first` to `end` - 1 of a cache, each contiguous."""
         count = end - first
         if count <= 0:
             return []
@@ -105,16 +109,23 @@ class Llama:
                 span = tensor[0, :, first * tokens : end * tokens].numpy()
                 blocks = span.reshape(heads, count, tokens, width)
                 packed[:, part, layer] = blocks.transpose(1, 2, 0, 3)
-        return list(packed.reshape(count, -1).view(np.uint8))
+        return list(packed)
+
+
+def chunks(tokens: Sequence[int], start: int) -> Iterator[list[int]]:
+    """The tokens from `start` on, cut where a prefill of the whole prompt is cut."""
+    while start < len(tokens):
+        end = min(start + CHUNK_TOKENS - start % CHUNK_TOKENS, len(tokens))
+        yield list(tokens[start:end])
+        start = end
 
 
 def unpack(
-    blocks: Sequence[U8Array], shape: tuple[int, ...]
+    blocks: Sequence[Block], shape: tuple[int, ...],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Keys and values, each (layers, 1, kv_heads, tokens, head_dim), of consecutive blocks; a copy."""
     _, layers, tokens, heads, width = shape
     joined = np.empty((2, layers, 1, heads, len(blocks) * tokens, width), np.float32)
     for i, block in enumerate(blocks):
-        values = block.view(np.float32).reshape(shape)
-        joined[:, :, 0, :, i * tokens : (i + 1) * tokens] = values.transpose(0, 1, 3, 2, 4)
+        joined[:, :, 0, :, i * tokens : (i + 1) * tokens] = block.transpose(0, 1, 3, 2, 4)
     return joined[0], joined[1]

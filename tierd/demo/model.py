@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 
 from tierd.demo.text import encode_bytes
 from tierd_client import Layout
-from tierd_client.format import U8Array
+
+Block = NDArray[np.float32]
+"""KV of one block: (2, layers, tokens, kv_heads, head_dim), contiguous; what the client library gives and takes
+for a `Layout` of one GQA group."""
 
 BLOCK_TOKENS = 16
 LOGITS_KEPT = 16
@@ -54,19 +57,19 @@ class ModelSource:
 
 @dataclass(slots=True)
 class Prefill:
-    """New full blocks (flat bytes each), logits (last positions, vocabulary) if there are any, seconds."""
+    """New full blocks, logits (last positions, vocabulary) if there are any, seconds."""
 
-    blocks: list[U8Array]
+    blocks: list[Block]
     logits: NDArray[np.float32] | None
     seconds: float
 
 
 class Model(Protocol):
-    """What a worker needs of a model. `past` are the flat bytes of the leading blocks of `tokens`."""
+    """What a worker needs of a model. `past` are the leading blocks of `tokens`, read and not kept."""
 
     layout: Layout
 
-    def prefill(self, tokens: Sequence[int], past: Sequence[U8Array]) -> Prefill: ...
+    def prefill(self, tokens: Sequence[int], past: Sequence[Block]) -> Prefill: ...
 
 
 def load_model(source: ModelSource) -> Model:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
@@ -121,8 +122,12 @@ def show(result: Result, console: Console) -> None:
         console.print(f"[bold red]FAILED[/] {failure}")
 
 
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+
+
 def _occupancy_table(result: Result) -> RenderableType:
-    table = Table(title="Occupancy: blocks per tier (MiB used of capacity)", title_justify="left")
+    table = _table("Occupancy: blocks per tier (MiB used of capacity)")
     table.add_column("after")
     for tier in TIERS:
         table.add_column(tier, justify="right")
@@ -133,19 +138,19 @@ def _occupancy_table(result: Result) -> RenderableType:
 
 
 def _use(use: TierUse) -> str:
-    capacity = f"{use.capacity_bytes / 2**20:.0f}" if use.capacity_bytes else "unbounded"
+    capacity = f"{use.capacity_bytes / 2**20:.1f}" if use.capacity_bytes else "unbounded"
     return f"{use.blocks} ({use.used_bytes / 2**20:.1f} of {capacity})"
 
 
 def _rounds_table(result: Result) -> RenderableType:
-    table = Table(title="Rounds: blocks served by the tier they were found in", title_justify="left")
+    table = _table("Rounds: blocks served, by the tier that held them; prefill without and with re-use")
     table.add_column("round")
-    for name in ("prompts", "tokens", "blocks", *TIERS, "stored", "prefill cold s", "with re-use s", "saved s"):
+    for name in ("prompts", "blocks", *TIERS, "stored", "cold s", "re-use s", "saved s"):
         table.add_column(name, justify="right")
     for one in result.rounds:
         measured = one.cold_s > 0
         table.add_row(
-            one.name, str(one.prompts), f"{one.tokens:,}", str(one.blocks),
+            one.name, str(one.prompts), str(one.blocks),
             *(str(one.hits[tier]) for tier in TIERS), str(one.stored),
             f"{one.cold_s:.2f}" if measured else "-", f"{one.reuse_s:.2f}" if measured else "-",
             f"{one.cold_s - one.reuse_s:.2f}" if measured else "-",
@@ -154,8 +159,7 @@ def _rounds_table(result: Result) -> RenderableType:
 
 
 def _record_table(result: Result) -> RenderableType:
-    path = " -> ".join(result.record_path)
-    table = Table(title=f"The record of one block of the shared prefix: {path}", title_justify="left")
+    table = _table("The record of one block of the shared prefix")
     table.add_column("field")
     table.add_column("before demotion to Redis")
     table.add_column("after re-admission")
@@ -176,10 +180,12 @@ def _facts_table(result: Result) -> RenderableType:
     table.add_column()
     hits = result.hits()
     verdict = f"{len(result.mismatches)} mismatches"
+    equal = f"{result.records_equal} of {result.records_compared}"
     table.add_row("model", result.source.name + (f" ({result.source.reason})" if result.source.reason else ""))
     table.add_row("hits", ", ".join(f"{name} {count}" for name, count in hits.items()))
     table.add_row("verified", f"{result.bytes_verified:,} bytes in {result.blocks_verified} blocks: {verdict}")
-    table.add_row("records", f"{result.records_equal} of {result.records_compared} equal to the last bit")
+    table.add_row("its way", " -> ".join(result.record_path))
+    table.add_row("records", f"{equal} of the prefix equal to the last bit, after re-admission and after kill -9")
     if result.logits_max_abs_diff is not None:
         table.add_row("logits", f"re-use differs from recomputation by at most {result.logits_max_abs_diff:.2e}")
     if result.prefill_s_saved is not None:

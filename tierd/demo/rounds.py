@@ -23,7 +23,8 @@ from tierd.demo.model import BLOCK_TOKENS, Kind, ModelSource
 from tierd.demo.report import TIERS, Result, Round, Snapshot, TierUse
 from tierd.demo.stage import LOAD_TIMEOUT_S, DemoFailed, Sizes, Stage, WorkerHandle
 from tierd.demo.text import DOCUMENT_TOKENS, PREFIX_TOKENS, Conversation
-from tierd_client import Client, chain_ids
+from tierd_client import Client, Identities, Layout, Namespace, Tiers, chain_ids
+from tierd_client.admin import BlockRecord
 from tierd_client.layout import decode_canonical
 
 WORKERS = ("a", "b")
@@ -36,8 +37,7 @@ DOCUMENT_BLOCKS = DOCUMENT_TOKENS // BLOCK_TOKENS
 HBM_BLOCKS = 32
 """More than two running prompts pin: a prefix, and for each worker a document and the blocks of a question."""
 HOST_BLOCKS = 40
-assert HBM_BLOCKS >= PREFIX_BLOCKS + len(WORKERS) * (DOCUMENT_BLOCKS + 3)
-assert PREFIX_BLOCKS + CONVERSATIONS * DOCUMENT_BLOCKS >= HBM_BLOCKS + HOST_BLOCKS + DOCUMENT_BLOCKS
+"""Round 1 leaves 88 blocks, 16 more than both tiers hold."""
 
 MOVE_TIMEOUT_S = 30.0
 PAGE_BYTES = 4096
@@ -57,7 +57,7 @@ class Plot:
         self._talks = talks
         self._step = step
         self._ledger = Ledger()
-        self._block_bytes = 0
+        self._layout: Layout
         self._workers: list[WorkerHandle] = []
         self.result = Result(source)
 
@@ -65,13 +65,13 @@ class Plot:
         """Raises DemoFailed and errors of the client. The stage is left to the caller."""
         start = time.monotonic()
         self._open()
-        self._round("1: contexts, cold", [(talk.name, talk.first()) for talk in self._talks], compare=False)
+        self._round("1", [(talk.name, talk.first()) for talk in self._talks], compare=False)
         self._demote_and_readmit()
         follow_ups = [(talk.name, talk.follow_up(0)) for talk in reversed(self._talks)]
-        self._round("2: follow-ups", follow_ups, compare=True)
+        self._round("2", follow_ups, compare=True)
         self._kill_and_restart()
         again = [(talk.name, talk.follow_up(1)) for talk in self._talks[:SURVIVORS]]
-        self._round("3: after kill -9", again, compare=True)
+        self._round("3", again, compare=True)
         self._conclude()
         self.result.elapsed_s = time.monotonic() - start
         return self.result
@@ -83,9 +83,8 @@ class Plot:
         self._stage.start_spill()
         ready = [worker.receive(LOAD_TIMEOUT_S) for worker in self._workers]
         self._layout = decode_canonical(bytes.fromhex(ready[0]["layout"]))
-        self._block_bytes = self._layout.block_bytes
         self._step("starting the daemon")
-        slot = -(-self._block_bytes // PAGE_BYTES) * PAGE_BYTES
+        slot = -(-self._layout.block_bytes // PAGE_BYTES) * PAGE_BYTES
         self._stage.start_daemon(Sizes(HBM_BLOCKS * slot, HOST_BLOCKS * slot))
         for worker in self._workers:
             worker.send({"server": self._stage.server})
@@ -105,7 +104,7 @@ class Plot:
                 self._count(summary, len(tokens), answer)
             # A worker may read what another stored in the same batch, so all is entered before any check.
             for answer in answers:
-                self._ledger.check(answer["fetched"], self._block_bytes)
+                self._ledger.check(answer["fetched"], self._layout.block_bytes)
         self.result.rounds.append(summary)
         self._snapshot(f"round {name}")
 
@@ -134,19 +133,28 @@ class Plot:
             below = client.admin.describe(prefix)
             _expect("READY", namespace.readmit(prefix, to="hbm", wait=True, timeout_s=MOVE_TIMEOUT_S))
             after = client.admin.describe(prefix)
-        pairs = [(record_of(one), record_of(other)) for one, other in zip(before, after, strict=True)]
-        self.result.record_before, self.result.record_after = pairs[-1]
+        self._compare_records(before, after)
+        self.result.record_before, self.result.record_after = record_of(before[-1]), record_of(after[-1])
         self.result.record_path = [tiers_of(blocks[-1]) for blocks in (before, below, after)]
-        self.result.records_compared = len(pairs)
-        self.result.records_equal = sum(one == other for one, other in pairs)
         self._snapshot("re-admission")
 
     def _kill_and_restart(self) -> None:
         self._step("kill -9 of the daemon")
+        before = self._prefix_records()
         self._stage.kill_daemon()
         self._step("starting the daemon again")
         self._stage.restart_daemon()
-        self._snapshot("kill -9, restart")
+        self._compare_records(before, self._prefix_records())
+        self._snapshot("kill -9")
+
+    def _prefix_records(self) -> list[BlockRecord | None]:
+        with self._client() as (client, namespace):
+            return client.admin.describe(self._prefix_ids(namespace))
+
+    def _compare_records(self, before: list[BlockRecord | None], after: list[BlockRecord | None]) -> None:
+        pairs = [(record_of(one), record_of(other)) for one, other in zip(before, after, strict=True)]
+        self.result.records_compared += len(pairs)
+        self.result.records_equal += sum(one == other and bool(one) for one, other in pairs)
 
     def _conclude(self) -> None:
         result = self.result
@@ -157,19 +165,19 @@ class Plot:
             result.prefill_s_saved = sum(one.cold_s - one.reuse_s for one in result.rounds if one.cold_s)
 
     @contextmanager
-    def _client(self) -> Iterator[tuple[Client, Any]]:
+    def _client(self) -> Iterator[tuple[Client, Namespace]]:
         with Client(self._stage.server, name="demo") as client:
             yield client, client.namespace(self._layout)
 
-    def _prefix_ids(self, namespace: Any) -> Any:
+    def _prefix_ids(self, namespace: Namespace) -> Identities:
         return chain_ids(namespace, self._talks[0].first())[:PREFIX_BLOCKS]
 
     def _snapshot(self, when: str) -> None:
         with Client(self._stage.server, name="demo") as client:
             occupancy = client.admin.occupancy()
         uses = [
-            TierUse(tier.tier.name.lower(), tier.blocks, tier.used_bytes, tier.capacity_bytes, tier.hits_total)
-            for tier in occupancy.tiers
+            TierUse(tier.name.lower(), use.blocks, use.used_bytes, use.capacity_bytes, use.hits_total)
+            for tier, use in sorted(occupancy.tiers.items())
         ]
         self.result.snapshots.append(Snapshot(when, uses))
 
@@ -178,3 +186,21 @@ def _expect(wanted: str, outcomes: Any) -> None:
     found = {outcome.name for outcome in outcomes}
     if found != {wanted}:
         raise DemoFailed(f"moving the prefix: {', '.join(sorted(found))} instead of {wanted}")
+
+
+def record_of(block: BlockRecord | None) -> dict[str, Any]:
+    """What belongs to the identity and must be the same wherever its copies are; empty when unknown."""
+    if block is None:
+        return {}
+    return {
+        "identity": block.identity.hex(), "namespace": block.namespace, "group": block.group,
+        "position": block.position, "parent": block.parent.hex(), "block_bytes": block.block_bytes,
+        "checksum": f"{block.checksum:016x}", "touches": block.touches, "last_step": block.last_step,
+        "last_wall_s": block.last_wall_s, "ema": block.ema, "crf": block.crf,
+    }
+
+
+def tiers_of(block: BlockRecord | None) -> str:
+    """The tiers that hold a block, for people."""
+    held = [tier for tier in TIERS if block is not None and Tiers[tier.upper()] in block.tiers]
+    return " + ".join(held) or "nowhere"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tierd.adapters.spill_embedded import EmbeddedValkey
+from tierd.core.errors import TierdError
 from tierd.demo.channel import Channel, ChannelClosed
 from tierd.demo.model import ModelSource
 from tierd_client import Client
@@ -40,7 +41,7 @@ SHARED_MEMORY_SPARE_BYTES = 4 * 2**20
 LOG_LINES = 15
 
 
-class DemoFailed(RuntimeError):
+class DemoFailed(TierdError):
     """A process of the demo died or did not answer; the message holds the end of its log."""
 
 
@@ -117,7 +118,8 @@ class Stage:
         """Starts it for the first time and waits until it answers."""
         shm_dir = self._shared_memory(sizes)
         self._daemon_command = [
-            sys.executable, "-m", "tierd", "serve",
+            sys.executable, "-m", "tierd.demo.leash", str(os.getpid()),
+            sys.executable, "-m", "tierd.cli", "serve",
             "--state-dir", str(self.state_dir / "state"), "--listen", self.server,
             "--shm-dir", str(shm_dir), "--spill", self.spill_url, "--catalog-rows", str(CATALOG_ROWS),
             "--hbm-bytes", str(sizes.hbm_bytes), "--host-bytes", str(sizes.host_bytes),
@@ -129,9 +131,10 @@ class Stage:
         """A directory of the demo's own, so that whatever the daemon leaves in it can be removed."""
         need = sizes.hbm_bytes + sizes.host_bytes + SHARED_MEMORY_SPARE_BYTES
         roomy = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= need
-        made = tempfile.mkdtemp(prefix="tierd-demo-", dir=SHARED_MEMORY if roomy else self.state_dir)
+        made = SHARED_MEMORY / self.state_dir.name if roomy else self.state_dir / "shm"
+        made.mkdir(mode=0o700)
         self._stack.callback(shutil.rmtree, made, ignore_errors=True)
-        return Path(made)
+        return made
 
     def restart_daemon(self) -> None:
         log = self.state_dir / "daemon.log"
@@ -179,7 +182,7 @@ class Stage:
         with log.open("ab") as out, theirs:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-                pass_fds=[theirs.fileno()], env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+                pass_fds=[theirs.fileno()], env=_one_thread(os.environ, self.state_dir),
             )
         self._stack.callback(_stop, process, STOP_TIMEOUT_S)
         worker = WorkerHandle(name, process, Channel(ours), log)
@@ -191,6 +194,11 @@ class Stage:
 def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """The demo's daemon is set by its flags alone."""
     return {name: value for name, value in environ.items() if not name.startswith("TIERD_")}
+
+
+def _one_thread(environ: Mapping[str, str], temporary: Path) -> dict[str, str]:
+    """For a worker: no network, one thread each, and temporary files (torch makes some) where they are removed."""
+    return {**environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(temporary)}
 
 
 def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:

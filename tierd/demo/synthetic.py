@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tierd.demo.model import BLOCK_TOKENS, SYNTHETIC, Prefill
+from tierd.demo.model import BLOCK_TOKENS, SYNTHETIC, Block, Prefill
 from tierd_client import Layout, chain_ids
-from tierd_client.format import U8Array
 
 
 class Synthetic:
@@ -23,15 +22,15 @@ class Synthetic:
         self.layout = Layout(
             model=SYNTHETIC, dtype="float32", layers=4, kv_heads=2, head_dim=64, block_tokens=BLOCK_TOKENS
         )
+        self._shape = (2, *self.layout.groups[0].parts[0].shape)
 
-    def prefill(self, tokens: Sequence[int], past: Sequence[U8Array]) -> Prefill:
+    def prefill(self, tokens: Sequence[int], past: Sequence[Block]) -> Prefill:
         """Draws the blocks after `past`. Has no logits."""
         start = time.perf_counter()
         new = chain_ids(self.layout, tokens)[len(past) :]
         blocks = [self._draw(identity) for identity in new]
         return Prefill(blocks, None, time.perf_counter() - start)
 
-    def _draw(self, identity: bytes) -> U8Array:
+    def _draw(self, identity: bytes) -> Block:
         generator = np.random.default_rng(int.from_bytes(identity, "little"))
-        values = generator.standard_normal(self.layout.block_bytes // 4, np.float32)
-        return values.view(np.uint8)
+        return generator.standard_normal(self._shape, np.float32)

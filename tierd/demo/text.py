@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tierd.core.errors import TierdError
+
 PREFIX_TOKENS = 128
 DOCUMENT_TOKENS = 128
 QUESTION_TOKENS = 40
@@ -27,7 +29,7 @@ _HEADING_CHARACTERS = "*=-~^"
 Encode = Callable[[str], list[int]]
 
 
-class NoText(RuntimeError):
+class NoText(TierdError):
     """The machine has no text to make so many prompts of."""
 
 

@@ -58,7 +58,7 @@ class Worker:
             # One token at least must be computed, or there would be no logits to draw the next from.
             wanted = ids[: min(found.prefix, (len(tokens) - 1) // BLOCK_TOKENS)]
             computed, reused = self._prefill(tokens, wanted, found.tiers, answer)
-            self._store(name, ids[reused:], computed, answer)
+            self._store(ids[reused:], computed, answer)
         if cold is not None:
             answer.cold_s = cold.seconds
             answer.logits_diff = _difference(cold, computed)
@@ -81,13 +81,13 @@ class Worker:
             answer.reuse_s = fetch_s + computed.seconds
             return computed, len(past)
 
-    def _store(self, name: str, ids: Any, computed: Prefill, answer: Answer) -> None:
+    def _store(self, ids: Any, computed: Prefill, answer: Answer) -> None:
         """Into HBM, where a model that has computed them holds them; what finds no room there, into host."""
         blocks = computed.blocks
         for tier in ("hbm", "host"):
             if not blocks:
                 return
-            outcomes = self._namespace.put(ids, blocks, tier=tier, sequence=name, timeout_s=STORE_TIMEOUT_S)
+            outcomes = self._namespace.put(ids, blocks, tier=tier, timeout_s=STORE_TIMEOUT_S)
             for identity, block, outcome in zip(ids, blocks, outcomes, strict=True):
                 answer.outcomes[outcome.name] = answer.outcomes.get(outcome.name, 0) + 1
                 if outcome.name == "STORED":
@@ -97,9 +97,9 @@ class Worker:
 
 
 def _leading(lease: Any) -> list[Any]:
-    """Flat bytes of the leading blocks that were leased."""
+    """The leading blocks that were leased, in place."""
     leading = []
-    for view in lease.views():
+    for view in lease.arrays():
         if view is None:
             break
         leading.append(view)

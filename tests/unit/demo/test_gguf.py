@@ -8,82 +8,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-gguf = pytest.importorskip("gguf")
-safetensors_numpy = pytest.importorskip("safetensors.numpy")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("gguf")
+pytest.importorskip("safetensors")
+pytest.importorskip("tokenizers")
 
-from tierd.demo.gguf import UnsupportedModel, convert, halves_side_by_side, weight_name  # noqa: E402
+import safetensors.numpy
+import tokenizers
+from gguf_file import HEAD_DIM, HEADS, KV_HEADS, TOKENS, tensors, write_gguf
 
-HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER = 4, 2, 8, 32, 64
-TOKENS = ["<|end|>", "a", "b", "ab", "1", "2", "\u0120", "\u0120a"]
-MERGES = ["a b", "\u0120 a"]
-
-
-def tensors(layers: int = 1) -> dict[str, np.ndarray]:
-    """Weights of a Llama under their GGUF names, every number different."""
-    shapes = {
-        "token_embd.weight": (len(TOKENS), HIDDEN), "output_norm.weight": (HIDDEN,),
-        "rope_freqs.weight": (HEAD_DIM // 2,),
-    }
-    for layer in range(layers):
-        shapes |= {
-            f"blk.{layer}.attn_q.weight": (HEADS * HEAD_DIM, HIDDEN),
-            f"blk.{layer}.attn_k.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-            f"blk.{layer}.attn_v.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-            f"blk.{layer}.attn_output.weight": (HIDDEN, HEADS * HEAD_DIM),
-            f"blk.{layer}.ffn_gate.weight": (INNER, HIDDEN), f"blk.{layer}.ffn_up.weight": (INNER, HIDDEN),
-            f"blk.{layer}.ffn_down.weight": (HIDDEN, INNER),
-            f"blk.{layer}.attn_norm.weight": (HIDDEN,), f"blk.{layer}.ffn_norm.weight": (HIDDEN,),
-        }
-    draw = np.random.default_rng(0)
-    return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def write(
-    path: Path, weights: dict[str, np.ndarray], *, architecture: str = "llama", pre: str = "smollm"
-) -> Path:
-    """A GGUF file of those weights; the matrix of the embeddings in Q8_0, as a quantised model has it."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(1)
-    writer.add_context_length(128)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(100_000.0)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3] + [1] * (len(TOKENS) - 1))
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
-    for name, values in weights.items():
-        if name == "token_embd.weight":
-            kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+from tierd.demo.gguf import UnsupportedModel, convert, halves_side_by_side, weight_name
 
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, np.ndarray], Path]:
     directory = tmp_path_factory.mktemp("gguf")
     weights = tensors()
-    convert(write(directory / "tiny.gguf", weights), directory / "out")
+    shares: list[float] = []
+    convert(write_gguf(directory / "tiny.gguf", weights), directory / "out", shares.append)
+    assert shares == sorted(shares) and shares[-1] == 1, "progress goes up to 1"
     return weights, directory / "out"
 
 
 def test_weights_arrive_under_the_names_of_transformers(converted: tuple[dict, Path]) -> None:
     """Every tensor of the file but the derived ones is in the output, and nothing else."""
     weights, out = converted
-    found = safetensors_numpy.load_file(out / "model.safetensors")
+    found = safetensors.numpy.load_file(out / "model.safetensors")
     assert set(found) == {weight_name(name) for name in weights if name != "rope_freqs.weight"}
     assert all(values.dtype == np.float32 for values in found.values())
 
@@ -91,7 +40,7 @@ def test_weights_arrive_under_the_names_of_transformers(converted: tuple[dict, P
 def test_plain_weights_are_unchanged(converted: tuple[dict, Path]) -> None:
     """A tensor in float32 that needs no reordering has the same bits after the conversion."""
     weights, out = converted
-    found = safetensors_numpy.load_file(out / "model.safetensors")
+    found = safetensors.numpy.load_file(out / "model.safetensors")
     for kind, name in (("attn_v", "self_attn.v_proj"), ("ffn_down", "mlp.down_proj")):
         np.testing.assert_array_equal(
             found[f"model.layers.0.{name}.weight"], weights[f"blk.0.{kind}.weight"]
@@ -101,7 +50,7 @@ def test_plain_weights_are_unchanged(converted: tuple[dict, Path]) -> None:
 def test_quantised_weights_are_dequantised(converted: tuple[dict, Path]) -> None:
     """A quantised tensor comes out within half a step of its scale."""
     weights, out = converted
-    found = safetensors_numpy.load_file(out / "model.safetensors")["model.embed_tokens.weight"]
+    found = safetensors.numpy.load_file(out / "model.safetensors")["model.embed_tokens.weight"]
     step = np.abs(weights["token_embd.weight"]).max() / 127
     assert np.abs(found - weights["token_embd.weight"]).max() <= 0.51 * step
 
@@ -109,7 +58,7 @@ def test_quantised_weights_are_dequantised(converted: tuple[dict, Path]) -> None
 def test_query_and_key_rows_are_reordered_per_head(converted: tuple[dict, Path]) -> None:
     """Row 2 i + j of a head in the file is row i + j * head_dim / 2 of that head in the output."""
     weights, out = converted
-    found = safetensors_numpy.load_file(out / "model.safetensors")
+    found = safetensors.numpy.load_file(out / "model.safetensors")
     for kind, name, heads in (("attn_q", "q_proj", HEADS), ("attn_k", "k_proj", KV_HEADS)):
         rows = found[f"model.layers.0.self_attn.{name}.weight"]
         for head in range(heads):
@@ -146,7 +95,7 @@ def test_tokenizer_merges_and_splits_digits(converted: tuple[dict, Path]) -> Non
 def test_other_architectures_are_refused(tmp_path: Path) -> None:
     """A file of another architecture is UnsupportedModel, and nothing is written."""
     with pytest.raises(UnsupportedModel, match="falcon"):
-        convert(write(tmp_path / "x.gguf", {}, architecture="falcon"), tmp_path / "out")
+        convert(write_gguf(tmp_path / "x.gguf", {}, architecture="falcon"), tmp_path / "out", print)
     assert not (tmp_path / "out").exists()
 
 
@@ -155,4 +104,4 @@ def test_unknown_tensors_and_pre_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="attn_qkv"):
         weight_name("blk.0.attn_qkv.weight")
     with pytest.raises(UnsupportedModel, match="deepseek"):
-        convert(write(tmp_path / "x.gguf", tensors(), pre="deepseek"), tmp_path / "out")
+        convert(write_gguf(tmp_path / "x.gguf", tensors(), pre="deepseek"), tmp_path / "out", print)

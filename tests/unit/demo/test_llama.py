@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from tierd.demo.llama import Llama, random_config, unpack
+from tierd.demo.llama import CHUNK_TOKENS, Llama, chunks, random_config, unpack
 from tierd.demo.model import RANDOM_LLAMA
 from tierd.demo.report import LOGITS_TOLERANCE
 
@@ -65,7 +65,8 @@ def test_a_block_is_in_the_order_of_the_layout(llama: Llama) -> None:
     for layer in range(LAYERS):
         place = torch.arange(KV_HEADS * 16 * HEAD_DIM, dtype=torch.float32).reshape(1, KV_HEADS, 16, HEAD_DIM)
         cache.update(place + 1000 * layer, -place - 1000 * layer, layer)
-    block = llama.pack(cache, 0, 1)[0].view(np.float32).reshape(2, LAYERS, BLOCK, KV_HEADS, HEAD_DIM)
+    block = llama.pack(cache, 0, 1)[0]
+    assert block.flags.c_contiguous and block.shape == (2, LAYERS, BLOCK, KV_HEADS, HEAD_DIM)
     assert block[0, 2, 5, 1, 3] == 2000 + 16 * HEAD_DIM + 5 * HEAD_DIM + 3
     assert block[1, 1, 15, 0, 7] == -(1000 + 15 * HEAD_DIM + 7)
 
@@ -80,7 +81,27 @@ def test_reuse_gives_the_logits_of_recomputation(llama: Llama, reused: int) -> N
     assert np.abs(whole.logits - again.logits).max() <= LOGITS_TOLERANCE
     assert len(again.blocks) == 6 - reused
     for one, other in zip(again.blocks, whole.blocks[reused:], strict=True):
-        np.testing.assert_allclose(one.view(np.float32), other.view(np.float32), atol=1e-4)
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_chunks_are_cut_where_the_whole_prompt_is() -> None:
+    """From any start the chunks are those of the whole prompt, the first one cut short, and miss no token."""
+    prompt = list(range(3 * CHUNK_TOKENS + 40))
+    whole = list(chunks(prompt, 0))
+    assert [len(chunk) for chunk in whole] == [CHUNK_TOKENS] * 3 + [40]
+    assert list(chunks(prompt, 2 * CHUNK_TOKENS)) == whole[2:]
+    assert list(chunks(prompt, CHUNK_TOKENS + 16)) == [whole[1][16:], *whole[2:]]
+    assert list(chunks(prompt, len(prompt))) == []
+
+
+def test_reuse_of_whole_chunks_is_exact(llama: Llama) -> None:
+    """Logits and new blocks of a prompt that re-uses whole chunks have the bits of a recomputation, although
+    the blocks were made by a shorter prompt."""
+    prompt = tokens(2 * CHUNK_TOKENS + 40)
+    made = llama.prefill(prompt[: 2 * CHUNK_TOKENS], []).blocks
+    whole, again = llama.prefill(prompt, []), llama.prefill(prompt, made)
+    np.testing.assert_array_equal(whole.logits, again.logits)
+    np.testing.assert_array_equal(whole.blocks[-1], again.blocks[-1])
 
 
 def test_blocks_of_another_prompt_show(llama: Llama) -> None:
