@@ -22,6 +22,8 @@ SMALL_REPLY_BYTES_MAX = 1 << 20
 _READ_BYTES = 4096
 _NIL = b"_"
 _LAST_WORDS_S = 0.01
+_SEND_WAIT_S = 0.004
+_SEND_PIECE_BYTES = 512 << 10
 
 
 class Deadline:
@@ -52,28 +54,33 @@ class ProtocolError(Exception):
 
 
 class PlainChannel:
-    """Bytes over a socket without TLS, blocking in the kernel so that a block takes few system calls."""
+    """Bytes over a socket without TLS, blocking in the kernel so that a block takes few system calls.
+
+    The kernel's own send timeout cannot stand for a deadline: a Unix socket starts it anew at each buffer of
+    some 48 KiB, so a peer that sips could hold a large send for ever. It is therefore short, the piece sent
+    under it small (11 buffers, 44 ms), and longer waits are made by poll.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_SEND_WAIT_S))
         self._writable = select.poll()
         self._writable.register(sock, select.POLLOUT)
 
     def send(self, buffers: Sequence[memoryview], deadline: Deadline) -> int:
         """Sends some of the bytes and says how many."""
+        piece = _first(buffers, _SEND_PIECE_BYTES)
         while True:
             try:
-                return self._sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+                return self._sock.sendmsg(piece)
             except BlockingIOError:
                 self._writable.poll(math.ceil(deadline.left_s() * 1e3))
 
     def receive(self, into: Sequence[memoryview], deadline: Deadline, flags: int) -> int:
         """Receives some bytes, with MSG_WAITALL all of them, and says how many; 0 at the end of the stream."""
         # The kernel counts this time down over the whole call, MSG_WAITALL included.
-        seconds, rest = divmod(deadline.left_s(), 1.0)
-        limit = struct.pack("ll", int(seconds), max(1, int(rest * 1e6)))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(deadline.left_s()))
         try:
             return self._sock.recvmsg_into(into, 0, flags)[0]
         except BlockingIOError:
@@ -232,6 +239,23 @@ class Wire:
             return
         if said.startswith(b"-"):
             raise ReplyError(said[1:]) from error
+
+
+def _timeval(seconds: float) -> bytes:
+    """A struct timeval; never zero, which would mean for ever."""
+    whole, rest = divmod(seconds, 1.0)
+    return struct.pack("ll", int(whole), max(1, int(rest * 1e6)))
+
+
+def _first(views: Sequence[memoryview], limit: int) -> list[memoryview]:
+    """The first `limit` bytes of the views."""
+    taken = []
+    for view in views:
+        taken.append(view[:limit])
+        limit -= taken[-1].nbytes
+        if not limit:
+            break
+    return taken
 
 
 def _after(views: list[memoryview], done: int) -> list[memoryview]:
