@@ -46,7 +46,7 @@ def occupancy(state: State) -> OccupancyReply:
 def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
     copies, counters = tier.copies, tier.counters
     ready = np.flatnonzero(copies.state == STATE_READY)
-    evictable = int(np.count_nonzero(~state.protected(tier)(ready)))
+    evictable = int(np.count_nonzero(~state.protected(tier, ready)))
     return TierOccupancy(
         tier.tier, copies.capacity, copies.free, copies.used, copies.reserved, copies.quarantined, copies.blocks,
         evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,

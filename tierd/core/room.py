@@ -229,13 +229,13 @@ def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierSt
     source.victims.put_back(rows)
     for number in move.leave:
         tier = state.tiers[number]
-        if tier.copies.ready(rows)[0] and not state.protected(tier)(rows)[0]:
+        if tier.copies.ready(rows)[0] and not state.protected(tier, rows)[0]:
             state.drop(tier, rows)
 
 
 def _may_leave(state: State, source: TierState, rows: I64Array) -> bool:
     """Whether a victim that now lies below is still one: nobody took it up, no child stayed behind."""
-    if state.protected(source)(rows)[0]:
+    if state.protected(source, rows)[0]:
         return False
     if not state.policy.common.leaf_only:
         return True
@@ -271,5 +271,5 @@ def _asked_move_failed(state: State, move: MoveInFlight, rows: I64Array) -> None
         return
     for number in move.leave:
         tier = state.tiers[number]
-        if tier.copies.ready(rows)[0] and not state.protected(tier)(rows)[0]:
+        if tier.copies.ready(rows)[0] and not state.protected(tier, rows)[0]:
             state.drop(tier, rows)

@@ -6,7 +6,6 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +22,7 @@ from tierd.core.messages import Effect, Ids, Tier, Unlink
 from tierd.core.policy.base import Moment, Policy
 from tierd.core.policy.registry import parse
 from tierd.core.sessions import Sessions
-from tierd.core.victims import Victims, make_victims
+from tierd.core.victims import Protection, Victims, make_victims
 from tierd_client.format import (
     CATALOG_MAGIC,
     GHOST_MAGIC,
@@ -162,6 +161,20 @@ class Report:
     weight: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Protection:
+    pins: NDArray[np.int32]
+    leases: NDArray[np.int32]
+    moves: NDArray[np.uint8]
+
+    def one(self, row: int) -> bool:
+        return bool(self.pins[row] or self.leases[row] or self.moves[row])
+
+    def many(self, rows: I64Array) -> NDArray[np.bool_]:
+        barred: NDArray[np.bool_] = (self.pins[rows] > 0) | (self.leases[rows] > 0) | (self.moves[rows] > 0)
+        return barred
+
+
 class State:
     def __init__(self, settings: EngineSettings, tables: Tables) -> None:
         self.settings, self.tables = settings, tables
@@ -252,15 +265,12 @@ class State:
         for tier in self.tiers.values():
             tier.victims.put_back(free)
 
-    def protected(self, tier: TierState) -> Callable[[I64Array], NDArray[np.bool_]]:
+    def protection(self, tier: TierState) -> Protection:
         """Which rows may not leave this tier now."""
-        leases, moves, pins = tier.copies.leases, tier.copies.moves, self.pins
+        return _Protection(self.pins, tier.copies.leases, tier.copies.moves)
 
-        def check(rows: I64Array) -> NDArray[np.bool_]:
-            barred: NDArray[np.bool_] = (pins[rows] > 0) | (leases[rows] > 0) | (moves[rows] > 0)
-            return barred
-
-        return check
+    def protected(self, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
+        return self.protection(tier).many(rows)
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -408,7 +418,7 @@ class State:
             if left == 0:
                 tier.victims.put_back(np.array([parent], np.int64))
 
-        chosen = tier.victims.choose(count, self.moment(tier), self.protected(tier), departed)
+        chosen = tier.victims.choose(count, self.moment(tier), self.protection(tier), departed)
         return np.array(chosen, np.int64)
 
     def spare(self, tier: TierState, rows: I64Array) -> None:

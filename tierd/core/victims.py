@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 import numpy as np
@@ -24,13 +24,22 @@ from tierd.core.policy.base import Moment, Policy
 from tierd.core.statistics import stats_of
 from tierd_client.format import I64Array
 
-Protected = Callable[[I64Array], NDArray[np.bool_]]
 Departed = Callable[[int], None]
 Place = tuple[int, int, bytes]
 """(last, -position, identity): the order within a class."""
+TokenArray = NDArray[np.uint32]
 
 STAGE_ROWS = 64
 COMPACT_ABOVE = 4096
+NONE = -1
+
+
+class Protection(Protocol):
+    """Which rows may not leave the tier now."""
+
+    def one(self, row: int) -> bool: ...
+
+    def many(self, rows: I64Array) -> NDArray[np.bool_]: ...
 
 
 class Victims(Protocol):
@@ -45,7 +54,7 @@ class Victims(Protocol):
     def put_back(self, rows: I64Array) -> None:
         """The protection of these rows may have ended, or they were chosen and stay after all."""
 
-    def choose(self, count: int, now: Moment, protected: Protected, departed: Departed) -> list[int]:
+    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
         """The next `count` victims, in order, taken out. `departed` is told each one as it is chosen."""
 
 
@@ -62,12 +71,12 @@ class _Rows:
         self.out = np.zeros(catalog.capacity, bool)
         self.members = 0
 
-    def renew(self, rows: I64Array) -> NDArray[np.uint32]:
+    def renew(self, rows: I64Array) -> TokenArray:
         """New tokens of rows that are in from now on."""
         self.members += int(np.count_nonzero(~self.member[rows]))
         self.member[rows] = True
         self.out[rows] = False
-        tokens: NDArray[np.uint32] = self.token[rows] + np.uint32(1)
+        tokens: TokenArray = self.token[rows] + np.uint32(1)
         self.token[rows] = tokens
         return tokens
 
@@ -75,7 +84,7 @@ class _Rows:
         """Whether an entry still stands for its row."""
         return bool(self.token[row] == token and self.member[row])
 
-    def all_valid(self, rows: I64Array, tokens: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    def all_valid(self, rows: I64Array, tokens: TokenArray) -> NDArray[np.bool_]:
         """As `valid`, for many."""
         current: NDArray[np.bool_] = (self.token[rows] == tokens) & self.member[rows]
         return current
@@ -107,25 +116,51 @@ class _Rows:
 
 
 class _ClassList:
-    """One class: a log in order (appended at the end), read ahead into `stage`, and a heap of latecomers."""
+    """One class, in order: a log, read ahead into `stage`; the entries of the latest step, not yet sorted
+    (`open`); and a heap of those that came too late for their place in the log."""
 
     def __init__(self) -> None:
         self.rows: NDArray[np.int32] = np.empty(16, np.int32)
-        self.tokens: NDArray[np.uint32] = np.empty(16, np.uint32)
+        self.tokens: TokenArray = np.empty(16, np.uint32)
         self.head = self.tail = 0
-        self.end: Place = (-1, 0, b"")
-        """Place of the last entry of the log: what comes before it is a latecomer."""
+        self.step = NONE
+        """Last access of all that is open, and not before that of anything in the log."""
+        self.open: list[tuple[I64Array, TokenArray]] = []
         self.stage: deque[tuple[int, int]] = deque()
         self.late: list[tuple[Place, int, int]] = []
 
-    def append(self, rows: I64Array, tokens: NDArray[np.uint32], end: Place) -> None:
+    @property
+    def empty(self) -> bool:
+        return not (self.stage or self.late or self.open or self.head < self.tail)
+
+    def add(self, known: _Rows, rows: I64Array, tokens: TokenArray, step: int) -> bool:
+        """Takes in rows last accessed at `step`. False when they come too late for that."""
+        if step < self.step:
+            return False
+        if step > self.step:
+            self.close(known)
+            self.step = step
+        self.open.append((rows, tokens))
+        return True
+
+    def close(self, known: _Rows) -> None:
+        """Sorts what is open into the log."""
+        if not self.open:
+            return
+        rows = np.concatenate([rows for rows, _ in self.open])
+        tokens = np.concatenate([tokens for _, tokens in self.open])
+        self.open.clear()
+        valid = known.all_valid(rows, tokens)
+        rows = known.in_order(rows[valid])
+        self._append(rows, known.token[rows])
+
+    def _append(self, rows: I64Array, tokens: TokenArray) -> None:
         count = len(rows)
         if self.tail + count > len(self.rows):
             self._grow(count)
         self.rows[self.tail : self.tail + count] = rows
         self.tokens[self.tail : self.tail + count] = tokens
         self.tail += count
-        self.end = end
 
     def _grow(self, count: int) -> None:
         live = self.tail - self.head
@@ -134,197 +169,236 @@ class _ClassList:
         rows[:live], tokens[:live] = self.rows[self.head : self.tail], self.tokens[self.head : self.tail]
         self.rows, self.tokens, self.head, self.tail = rows, tokens, 0, live
 
-    def keep(self, known: _Rows) -> None:
-        """Drops the entries whose token is old."""
+    def compact(self, known: _Rows) -> int:
+        """Drops the entries whose token is old; how many are left in the log."""
+        self.close(known)
         rows, tokens = self.rows[self.head : self.tail], self.tokens[self.head : self.tail]
         valid = known.all_valid(rows.astype(np.int64), tokens)
         self.rows, self.tokens, self.head = rows[valid], tokens[valid], 0
         self.tail = len(self.rows)
         self.late = [entry for entry in self.late if known.valid(entry[1], entry[2])]
         heapify(self.late)
+        return self.tail
+
+    def first(self, known: _Rows, protection: Protection) -> int:
+        """The first row that may go as far as pins are concerned, or NONE; it is not taken out."""
+        while True:
+            if self._settle_stage(known, protection):
+                break
+            if self.head == self.tail:
+                self.close(known)
+                if self.head == self.tail:
+                    break
+            self._fill_stage(known, protection)
+        while self.late and self._skip_late(known, protection):
+            pass
+        if not self.stage:
+            return self.late[0][1] if self.late else NONE
+        row = self.stage[0][0]
+        return self.late[0][1] if self.late and self.late[0][0] < known.place(row) else row
+
+    def _settle_stage(self, known: _Rows, protection: Protection) -> bool:
+        """Drops what may no longer go from the front of the stage. True when a row is left there."""
+        while self.stage:
+            row, token = self.stage[0]
+            if known.valid(row, token):
+                if not protection.one(row):
+                    return True
+                known.out[row] = True
+            self.stage.popleft()
+        return False
+
+    def _fill_stage(self, known: _Rows, protection: Protection) -> None:
+        stop = min(self.tail, self.head + STAGE_ROWS)
+        rows, tokens = self.rows[self.head : stop].astype(np.int64), self.tokens[self.head : stop]
+        self.head = stop
+        valid = known.all_valid(rows, tokens)
+        rows, tokens = rows[valid], tokens[valid]
+        barred = protection.many(rows)
+        known.out[rows[barred]] = True
+        self.stage.extend(zip(rows[~barred].tolist(), tokens[~barred].tolist(), strict=True))
+
+    def _skip_late(self, known: _Rows, protection: Protection) -> bool:
+        """Removes the first latecomer if it is stale or protected."""
+        _, row, token = self.late[0]
+        if known.valid(row, token):
+            if not protection.one(row):
+                return False
+            known.out[row] = True
+        heappop(self.late)
+        return True
+
+    def drop_first(self, row: int) -> None:
+        """Takes the row that `first` returned out of the class."""
+        if self.late and self.late[0][1] == row:
+            heappop(self.late)
+        else:
+            self.stage.popleft()
+
+    def upcoming(self) -> list[int]:
+        """Rows that are likely to be first soon."""
+        return [row for row, _ in self.stage] + [entry[1] for entry in self.late[:STAGE_ROWS]]
 
 
 class ClassLists:
+    """`_heads` caches the first row of each list; a list whose first row may be another is `_unsure`."""
+
     def __init__(self, catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> None:
         self._rows = _Rows(catalog, children)
         self._catalog, self._policy = catalog, policy
-        self._lists: dict[int, _ClassList] = {}
+        self._number: dict[int, int] = {}
+        self._lists: list[_ClassList] = []
+        self._heads: I64Array = np.full(16, NONE, np.int64)
+        self._unsure: set[int] = set()
         self._logged = 0
-        self._latecomers = 0
 
     def insert(self, rows: I64Array) -> None:
         if not len(rows):
             return
-        rows = self._rows.in_order(rows)
         tokens = self._rows.renew(rows)
         classes = self._policy.classes(stats_of(self._catalog, rows))
-        if (classes == classes[0]).all():
-            self._append(int(classes[0]), rows, tokens)
+        last = self._catalog.last[rows]
+        if (last != last[0]).any():
+            self._insert_by_step(rows, tokens, classes, last)
         else:
-            order = np.argsort(classes, kind="stable")
-            cuts = np.flatnonzero(np.diff(classes[order])) + 1
-            for part in np.split(order, cuts):
-                self._append(int(classes[part[0]]), rows[part], tokens[part])
+            self._insert_by_class(rows, tokens, classes, int(last[0]))
         self._logged += len(rows)
         if self._logged > 2 * self._rows.members + COMPACT_ABOVE:
             self._compact()
 
-    def _append(self, number: int, rows: I64Array, tokens: NDArray[np.uint32]) -> None:
-        found = self._lists.get(number)
-        if found is None:
-            found = self._lists[number] = _ClassList()
-        first = 0
-        if self._rows.place(int(rows[0])) < found.end:
-            places = [self._rows.place(row) for row in rows.tolist()]
-            while first < len(rows) and places[first] < found.end:
-                heappush(found.late, (places[first], int(rows[first]), int(tokens[first])))
-                first += 1
-        if first < len(rows):
-            found.append(rows[first:], tokens[first:], self._rows.place(int(rows[-1])))
+    def _insert_by_step(self, rows: I64Array, tokens: TokenArray, classes: I64Array, last: I64Array) -> None:
+        order = np.argsort(last, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(last[order])) + 1):
+            self._insert_by_class(rows[part], tokens[part], classes[part], int(last[part[0]]))
+
+    def _insert_by_class(self, rows: I64Array, tokens: TokenArray, classes: I64Array, step: int) -> None:
+        if (classes == classes[0]).all():
+            self._add(int(classes[0]), rows, tokens, step)
+            return
+        order = np.argsort(classes, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(classes[order])) + 1):
+            self._add(int(classes[part[0]]), rows[part], tokens[part], step)
+
+    def _add(self, number: int, rows: I64Array, tokens: TokenArray, step: int) -> None:
+        at = self._list_of(number)
+        if not self._lists[at].add(self._rows, rows, tokens, step):
+            self._add_late(at, rows.tolist(), tokens.tolist())
+        elif self._heads[at] == NONE:
+            self._unsure.add(at)
+
+    def _add_late(self, at: int, rows: list[int], tokens: list[int]) -> None:
+        late = self._lists[at].late
+        for row, token in zip(rows, tokens, strict=True):
+            heappush(late, (self._rows.place(row), row, token))
+        self._unsure.add(at)
+
+    def _list_of(self, number: int) -> int:
+        at = self._number.get(number)
+        if at is None:
+            at = self._number[number] = len(self._lists)
+            self._lists.append(_ClassList())
+            if at == len(self._heads):
+                self._heads = np.concatenate([self._heads, np.full(at, NONE, np.int64)])
+        return at
 
     def discard(self, rows: I64Array) -> None:
         self._rows.discard(rows)
 
     def put_back(self, rows: I64Array) -> None:
         out = self._rows.out[rows]
-        if out.any():
-            self._add_late(rows[out])
-
-    def _add_late(self, rows: I64Array) -> None:
+        if not out.any():
+            return
+        rows = rows[out]
         tokens = self._rows.renew(rows)
-        self._latecomers += len(rows)
         classes = self._policy.classes(stats_of(self._catalog, rows)).tolist()
         for number, row, token in zip(classes, rows.tolist(), tokens.tolist(), strict=True):
-            found = self._lists.setdefault(number, _ClassList())
-            heappush(found.late, (self._rows.place(row), row, token))
-
-    def choose(self, count: int, now: Moment, protected: Protected, departed: Departed) -> list[int]:
-        merge = _Merge(self, now, protected)
-        chosen: list[int] = []
-        while len(chosen) < count and (row := merge.pop()) is not None:
-            chosen.append(row)
-            self._rows.take(row)
-            before = self._latecomers
-            departed(row)
-            if self._latecomers != before:
-                merge.refresh()
-        return chosen
+            self._add_late(self._list_of(number), [row], [token])
 
     def _compact(self) -> None:
-        for number, found in list(self._lists.items()):
-            found.keep(self._rows)
-            if found.head == found.tail and not found.late and not found.stage:
-                del self._lists[number]
-        self._logged = sum(found.tail for found in self._lists.values())
+        kept = [(number, self._lists[at]) for number, at in self._number.items()]
+        self._logged = sum(found.compact(self._rows) for _, found in kept)
+        kept = [(number, found) for number, found in kept if not found.empty]
+        self._number = {number: at for at, (number, _) in enumerate(kept)}
+        self._lists = [found for _, found in kept]
+        self._heads = np.full(max(16, len(kept)), NONE, np.int64)
+        self._unsure = set(range(len(kept)))
 
-    def lists(self) -> dict[int, _ClassList]:
-        return self._lists
+    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
+        self._settle_heads(protection)
+        merge = _Merge(self._catalog, self._policy, now, self._rows)
+        ranks = merge.ranks_of(self._heads[: len(self._lists)])
+        children, chosen = self._rows.children, list[int]()
+        while len(chosen) < count and (at := merge.best(ranks, self._heads)) != NONE:
+            row, found = int(self._heads[at]), self._lists[at]
+            found.drop_first(row)
+            if children is not None and children[row]:
+                self._rows.out[row] = True
+            else:
+                chosen.append(row)
+                self._rows.take(row)
+                departed(row)
+            self._unsure.add(at)
+            ranks = self._refresh(merge, ranks, protection)
+        return chosen
 
-    def head(self, found: _ClassList, protected: Protected) -> int | None:
-        """The first row of a class that may go as far as pins are concerned; nothing is taken out."""
-        valid = self._rows.valid
-        while True:
-            if not found.stage and found.head < found.tail:
-                self._fill_stage(found, protected)
-            while found.stage and not valid(*found.stage[0]):
-                found.stage.popleft()
-            if not found.stage and found.head < found.tail:
-                continue
-            while found.late and self._skip_late(found, protected):
-                pass
-            if found.late and (not found.stage or found.late[0][0] < self._rows.place(found.stage[0][0])):
-                return found.late[0][1]
-            return found.stage[0][0] if found.stage else None
+    def _settle_heads(self, protection: Protection) -> None:
+        """Finds the first row anew where it may be another than the one cached."""
+        heads = self._heads[: len(self._lists)]
+        stale = (heads != NONE) & (~self._rows.member[heads] | self._rows.out[heads] | protection.many(heads))
+        self._unsure.update(np.flatnonzero(stale).tolist())
+        for at in self._unsure:
+            heads[at] = self._lists[at].first(self._rows, protection)
+        self._unsure.clear()
 
-    def _skip_late(self, found: _ClassList, protected: Protected) -> bool:
-        """Removes the first latecomer if it is stale or protected."""
-        _, row, token = found.late[0]
-        if self._rows.valid(row, token):
-            if not protected(np.array([row]))[0]:
-                return False
-            self._rows.out[row] = True
-        heappop(found.late)
-        return True
-
-    def _fill_stage(self, found: _ClassList, protected: Protected) -> None:
-        stop = min(found.tail, found.head + STAGE_ROWS)
-        rows = found.rows[found.head : stop].astype(np.int64)
-        tokens = found.tokens[found.head : stop]
-        found.head = stop
-        valid = self._rows.all_valid(rows, tokens)
-        rows, tokens = rows[valid], tokens[valid]
-        barred = protected(rows)
-        self._rows.out[rows[barred]] = True
-        found.stage.extend(zip(rows[~barred].tolist(), tokens[~barred].tolist(), strict=True))
-
-    def drop_head(self, found: _ClassList, row: int) -> None:
-        """Takes the row that `head` returned out of its class."""
-        if found.late and found.late[0][1] == row:
-            heappop(found.late)
-        else:
-            found.stage.popleft()
-
-    def recheck_stages(self, protected: Protected) -> None:
-        """Protection may have begun since rows were staged: those rows step out."""
-        for found in self._lists.values():
-            if found.stage:
-                rows = np.array([row for row, _ in found.stage], np.int64)
-                tokens = np.array([token for _, token in found.stage], np.uint32)
-                barred = self._rows.all_valid(rows, tokens) & protected(rows)
-                if barred.any():
-                    self._rows.out[rows[barred]] = True
-                    kept = zip(rows[~barred].tolist(), tokens[~barred].tolist(), strict=True)
-                    found.stage = deque(kept)
+    def _refresh(self, merge: _Merge, ranks: NDArray[np.float64], protection: Protection) -> NDArray[np.float64]:
+        """Brings the heads of lists that changed, and their ranks, up to date."""
+        if len(self._lists) > len(ranks):
+            ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
+        for at in self._unsure:
+            found = self._lists[at]
+            row = self._heads[at] = found.first(self._rows, protection)
+            ranks[at] = merge.rank(row, found)
+        self._unsure.clear()
+        return ranks
 
 
 class _Merge:
-    """One choice: the heads of all classes, ranked at one moment."""
+    """The ranks of heads at one moment."""
 
-    def __init__(self, lists: ClassLists, now: Moment, protected: Protected) -> None:
-        self._lists, self._now, self._protected = lists, now, protected
-        self._ranks: dict[int, float] = {}
-        self._heap: list[tuple[float, Place, int, int]] = []
-        lists.recheck_stages(protected)
-        self.refresh()
+    def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: _Rows) -> None:
+        self._catalog, self._policy, self._now, self._rows = catalog, policy, now, rows
+        self._known: dict[int, float] = {}
 
-    def refresh(self) -> None:
-        """Looks at all heads anew."""
-        lists, heads = self._lists, []
-        for number, found in lists.lists().items():
-            row = lists.head(found, self._protected)
-            if row is not None:
-                heads.append((number, row))
-        self._rank([row for _, row in heads if row not in self._ranks])
-        self._heap = [(-self._ranks[row], lists._rows.place(row), number, row) for number, row in heads]
-        heapify(self._heap)
+    def ranks_of(self, heads: I64Array) -> NDArray[np.float64]:
+        """Rank of each head, minus infinity where there is none."""
+        ranks = np.full(len(heads), -np.inf)
+        found = np.flatnonzero(heads != NONE)
+        if len(found):
+            ranks[found] = self._policy.ranks(stats_of(self._catalog, heads[found]), self._now)
+        return ranks
 
-    def _rank(self, rows: list[int]) -> None:
-        if rows:
-            stats = stats_of(self._lists._catalog, np.array(rows, np.int64))
-            self._ranks.update(zip(rows, self._lists._policy.ranks(stats, self._now).tolist(), strict=True))
+    def rank(self, row: int, found: _ClassList) -> float:
+        """Rank of one row, learnt together with those that may follow it in its class."""
+        if row == NONE:
+            return -np.inf
+        if row not in self._known:
+            rows = [row, *(other for other in found.upcoming() if other not in self._known)]
+            stats = stats_of(self._catalog, np.array(rows, np.int64))
+            self._known.update(zip(rows, self._policy.ranks(stats, self._now).tolist(), strict=True))
+        return self._known[row]
 
-    def pop(self) -> int | None:
-        """The best row that has no child left in the tier; those before it that have step out."""
-        lists, children = self._lists, self._lists._rows.children
-        while self._heap:
-            _, _, number, row = self._heap[0]
-            lists.drop_head(lists.lists()[number], row)
-            self._advance(number)
-            if children is None or children[row] == 0:
-                return row
-            lists._rows.out[row] = True
-        return None
-
-    def _advance(self, number: int) -> None:
-        lists = self._lists
-        found = lists.lists()[number]
-        row = lists.head(found, self._protected)
-        if row is None:
-            heappop(self._heap)
-            return
-        if row not in self._ranks:
-            self._rank([row, *(staged for staged, _ in found.stage if staged != row and staged not in self._ranks)])
-        heapreplace(self._heap, (-self._ranks[row], lists._rows.place(row), number, row))
+    def best(self, ranks: NDArray[np.float64], heads: I64Array) -> int:
+        """The list whose head goes first, or NONE."""
+        if not len(ranks):
+            return NONE
+        at = int(ranks.argmax())
+        best = ranks[at]
+        if best == -np.inf:
+            return NONE
+        ties = np.flatnonzero(ranks == best)
+        if len(ties) > 1:
+            at = min(ties.tolist(), key=lambda tie: self._rows.place(int(heads[tie])))
+        return at
 
 
 class KeyHeap:
@@ -352,15 +426,15 @@ class KeyHeap:
     def put_back(self, rows: I64Array) -> None:
         self.insert(rows[self._rows.out[rows]])
 
-    def choose(self, count: int, now: Moment, protected: Protected, departed: Departed) -> list[int]:
+    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
         del now  # the order does not change with time
         chosen: list[int] = []
         out, children = self._rows.out, self._rows.children
         while len(chosen) < count and self._heap:
-            _, _, row, mark = heappop(self._heap)
-            if not self._rows.valid(row, mark):
+            _, _, row, token = heappop(self._heap)
+            if not self._rows.valid(row, token):
                 continue
-            if protected(np.array([row]))[0] or (children is not None and children[row]):
+            if protection.one(row) or (children is not None and children[row]):
                 out[row] = True
                 continue
             chosen.append(row)
