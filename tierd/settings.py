@@ -18,6 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+from tierd.places import ATTACH_NAME, SOCKET_NAME, default_state_dir
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE_BYTES = 4096
 SOCKET_PATH_BYTES_MAX = 107
@@ -69,14 +71,6 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
-
-
-def default_state_dir() -> Path:
-    """/run/tierd for root, else the user's runtime directory, else one in /tmp that only the user enters."""
-    if os.geteuid() == 0 and os.access("/run", os.W_OK):
-        return Path("/run/tierd")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "tierd" if runtime else Path(f"/tmp/tierd-{os.geteuid()}")
 
 
 class Settings(BaseModel):
@@ -251,7 +245,7 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _together(self) -> Self:
         _check_tcp(self)
-        if len(os.fsencode(self.state_dir / "attach.sock")) > SOCKET_PATH_BYTES_MAX:
+        if len(os.fsencode(self.attach_path)) > SOCKET_PATH_BYTES_MAX:
             raise ValueError(f"state_dir: its sockets' paths would be longer than {SOCKET_PATH_BYTES_MAX} bytes")
         if self.segment_bytes and len(self.host_segments) + len(self.hbm_segments) > SEGMENTS_MAX:
             raise ValueError(f"segment_bytes: {self.segment_bytes} cuts the arenas into more than {SEGMENTS_MAX}")
@@ -262,7 +256,12 @@ class Settings(BaseModel):
     @property
     def addresses(self) -> tuple[str, ...]:
         """What gRPC listens on."""
-        return self.listen or (f"unix://{self.state_dir}/tierd.sock",)
+        return self.listen or (f"unix://{self.state_dir}/{SOCKET_NAME}",)
+
+    @property
+    def attach_path(self) -> Path:
+        """Of the attach socket."""
+        return self.state_dir / ATTACH_NAME
 
     @property
     def host_segments(self) -> tuple[tuple[int, int], ...]:

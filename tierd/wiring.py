@@ -217,7 +217,7 @@ def _about(ground: Ground) -> About:
     settings = ground.settings
     return About(
         boot_id=ground.boot, instance_id=ground.state.instance,
-        attach_path=str(ground.state.path / "attach.sock"), heartbeat_ms=HEARTBEAT_MS, max_ids=settings.max_ids,
+        attach_path=str(settings.attach_path), heartbeat_ms=HEARTBEAT_MS, max_ids=settings.max_ids,
         max_held=settings.max_held, version=version("tierd"),
         requested_bytes={
             Tier.HBM: settings.hbm_bytes, Tier.HOST: settings.host_bytes,
@@ -259,8 +259,8 @@ def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Sta
     by_tier = {Tier.HOST: ground.settings.host_segments, Tier.HBM: ground.settings.hbm_segments}
     segments = [(number, tier, memory.segments[number]) for tier in mappable for number, _ in by_tier[tier]]
     watch = ProcessWatch(service.process_ended)
-    path = ground.state.path / "attach.sock"
-    server = AttachServer(path, Offer(ground.boot, memory.files["catalog"], segments), service, watch)
+    offer = Offer(ground.boot, memory.files["catalog"], segments)
+    server = AttachServer(ground.settings.attach_path, offer, service, watch)
 
     async def start() -> None:
         survivors.watch(watch, service.process_ended)

@@ -242,9 +242,9 @@ class Admin:
     ) -> Verified:
         """Compares stored bytes with their checksums; `repair` drops damaged copies."""
         wait = Deadline(timeout_s)
+        where = _filter(namespace, tier, prefix, None)
         request = admin_pb2.VerifyRequest(
-            ids=_packed(ids), filter=_filter(namespace, tier, prefix, None), repair=repair,
-            timeout_ms=wait.left_ms())
+            ids=_packed(ids), filter=where if where.ByteSize() else None, repair=repair, timeout_ms=wait.left_ms())
         reply = self._call("Verify", request, timeout_s)
         return _record(Verified, reply, damaged=tuple(reply.damaged))
 

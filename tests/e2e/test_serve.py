@@ -14,9 +14,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from conftest import ServeProcess, StartDaemon
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd.testing.valkey import ExternalValkey
 from tierd_client import Client, Layout, chain_ids
 from tierd_client.outcomes import PutOutcome, Tier

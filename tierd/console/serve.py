@@ -25,8 +25,9 @@ SWITCHES = ("insecure",)
 def serve(config: Path | None, **flags: Any) -> None:
     """Run the daemon until SIGTERM or SIGINT.
 
-    A flag wins over its TIERD_* variable, that over the file, that over the default. Logs to stderr; the line READY says that it takes calls. Exits 0 after an orderly stop, 2 when a setting is
-    wrong, 1 on any other error. Shared memory is kept for the next start.
+    A flag wins over its TIERD_* variable, that over the file, that over the default. Logs go to stderr; the
+    line READY says that it takes calls. Exits 0 after an orderly stop, 2 when a setting is wrong, 1 on any other
+    error. Shared memory is kept for the next start.
     """
     signal.signal(signal.SIGTERM, _leave)
     try:

@@ -1,0 +1,206 @@
+"""Commands that move, remove or check blocks: evict, readmit, clear, verify."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress, TaskID
+
+from tierd.console.answers import print_json, print_table, size
+from tierd.console.link import (
+    Address,
+    AsJson,
+    Filter,
+    Ids,
+    NamespaceOption,
+    PrefixOption,
+    TierFilter,
+    TimeoutOption,
+    connect,
+    parse_ids,
+    parse_tier,
+    progress,
+)
+from tierd_client import Client
+from tierd_client.admin import BlockRecord
+from tierd_client.deadline import Deadline
+from tierd_client.outcomes import EvictOutcome, Outcome, ReadmitOutcome, outcomes_of, tier_number
+from tierd_client.v1 import blocks_pb2
+
+BATCH_BLOCKS = 256
+VERIFY_BLOCKS = 64
+TASK = TaskID(0)
+
+All = Annotated[bool, typer.Option("--all", help="Every block that the filter takes, instead of ids.")]
+
+
+def evict(
+    ids: Ids = None, all_: All = False, namespace: NamespaceOption = 0, tier: TierFilter = None,
+    prefix: PrefixOption = "",
+    to: Annotated[str, typer.Option(help="host or spill.")] = "spill",
+    drop: Annotated[bool, typer.Option(help="Drop all copies instead of moving them down.")] = False,
+    timeout_s: TimeoutOption = 60.0, address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Move blocks down, or drop them. Blocks in use stay. Status 1 when a move failed or did not end in time."""
+    target = None if drop else parse_tier(to, "--to")
+
+    def request(blocks: Any, timeout_ms: int) -> Any:
+        return blocks_pb2.EvictRequest(
+            blocks=blocks, to=tier_number(target), allow_drop=drop, timeout_ms=timeout_ms
+        )
+
+    which = _Choice(parse_ids(ids), all_, Filter.parse(namespace, tier, prefix))
+    counts = _move(address, which, "Evict", EvictOutcome, request, timeout_s)
+    _report(counts, as_json, bad=(EvictOutcome.FAILED, EvictOutcome.PENDING))
+
+
+def readmit(
+    ids: Ids = None, all_: All = False, namespace: NamespaceOption = 0, tier: TierFilter = None,
+    prefix: PrefixOption = "",
+    to: Annotated[str, typer.Option(help="host or hbm.")] = "host",
+    timeout_s: TimeoutOption = 60.0, address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Move blocks up by identity; not an access. Status 1 when one is not there in time."""
+    target = parse_tier(to, "--to")
+
+    def request(blocks: Any, timeout_ms: int) -> Any:
+        return blocks_pb2.ReadmitRequest(blocks=blocks, to=tier_number(target), timeout_ms=timeout_ms)
+
+    which = _Choice(parse_ids(ids), all_, Filter.parse(namespace, tier, prefix))
+    counts = _move(address, which, "Readmit", ReadmitOutcome, request, timeout_s)
+    _report(counts, as_json, bad=(ReadmitOutcome.PENDING, ReadmitOutcome.FULL, ReadmitOutcome.LOST))
+
+
+class _Choice:
+    """Which blocks a command moves: ids, or all of a filter; neither or both is wrong usage."""
+
+    def __init__(self, ids: list[bytes], all_: bool, where: Filter) -> None:
+        if bool(ids) == all_:
+            raise typer.BadParameter("give identities, or --all with or without filters", param_hint="IDS")
+        self.ids = ids
+        self.where = where
+
+    def records(self, client: Client) -> list[BlockRecord | None]:
+        if self.ids:
+            return client.admin.describe(self.ids)
+        where = self.where
+        return list(client.admin.list_blocks(namespace=where.namespace, tier=where.tier, prefix=where.prefix))
+
+
+def _move(
+    address: str | None, which: _Choice, method: str, kind: type[Outcome], request: Callable[[Any, int], Any],
+    timeout_s: float,
+) -> Counter[Outcome]:
+    """Moves what was chosen, a batch of one group at a time; returns how often each outcome came."""
+    deadline = Deadline(timeout_s)
+    counts: Counter[Outcome] = Counter()
+    with connect(address) as client, progress(method.lower()) as bar:
+        records = which.records(client)
+        bar.update(TASK, total=len(records))
+        known = [one for one in records if one is not None and not one.ghost]
+        counts[kind["MISS"]] += len(records) - len(known)
+        most = min(BATCH_BLOCKS, client.connection.current().info.max_ids)
+        for batch in _batches(known, most):
+            ids = b"".join(one.identity for one in batch)
+            blocks = blocks_pb2.BlockIds(namespace=batch[0].namespace, group=batch[0].group, ids=ids)
+            reply = _call(client, method, request(blocks, deadline.left_ms()), deadline.left_s())
+            counts.update(outcomes_of(kind, reply.outcomes))
+            bar.advance(TASK, len(batch))
+    return +counts
+
+
+def _call(client: Client, method: str, request: Any, wait_s: float) -> Any:
+    return client.connection.run(lambda session: session.call(method, request, wait_s), wait_s)
+
+
+def _batches(records: list[BlockRecord], most: int) -> Iterator[list[BlockRecord]]:
+    """Records of one group each, deepest first, so that no block goes before its child."""
+    order = sorted(records, key=lambda one: (one.namespace, one.group, -one.position))
+    for _, group in groupby(order, key=lambda one: (one.namespace, one.group)):
+        each = list(group)
+        yield from (each[start : start + most] for start in range(0, len(each), most))
+
+
+def _report(counts: Counter[Outcome], as_json: bool, bad: tuple[Outcome, ...]) -> None:
+    if as_json:
+        print_json({outcome.name.lower(): count for outcome, count in counts.items()})
+    else:
+        print_table(["outcome", "blocks"], [(outcome.name.lower(), count) for outcome, count in counts.items()])
+    if any(counts[outcome] for outcome in bad):
+        raise typer.Exit(1)
+
+
+def clear(
+    namespace: NamespaceOption = 0, tier: TierFilter = None, prefix: PrefixOption = "",
+    ghosts: Annotated[bool, typer.Option(help="Also forget records without a copy.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Remove blocks by filter, without a filter all of them. Blocks in use stay."""
+    where = Filter.parse(namespace, tier, prefix)
+    if not (dry_run or yes):
+        typer.confirm("Remove every block that the filter takes?", abort=True, err=True)
+    with connect(address) as client, progress("clearing"):
+        found = client.admin.clear(
+            namespace=where.namespace, tier=where.tier, prefix=where.prefix, dry_run=dry_run, ghosts=ghosts
+        )
+    if as_json:
+        print_json(found)
+    else:
+        columns = ["hbm", "host", "spill", "ghosts", "left: in use"]
+        row = (found.hbm_blocks, found.host_blocks, found.spill_blocks, found.ghosts, found.in_use_blocks)
+        print_table(columns, [row], left=0, title="would go" if dry_run else "removed")
+
+
+def verify(
+    ids: Ids = None, namespace: NamespaceOption = 0, tier: TierFilter = None, prefix: PrefixOption = "",
+    repair: Annotated[bool, typer.Option(help="Drop damaged copies.")] = False,
+    timeout_s: TimeoutOption = 600.0, address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Compare stored bytes with their checksums, of ids or of all that the filter takes. Status 1 on damage."""
+    wanted, where = parse_ids(ids), Filter.parse(namespace, tier, prefix)
+    if wanted and where != Filter():
+        raise typer.BadParameter("give identities or filters, not both", param_hint="IDS")
+    with connect(address) as client, progress("verifying") as bar:
+        found = _verify(client, bar, wanted, where, repair, Deadline(timeout_s))
+    if as_json:
+        print_json(found)
+    else:
+        columns = ["verified", "bytes", "damaged", "skipped"]
+        damaged = found["damaged"]
+        row = (found["verified_blocks"], size(found["verified_bytes"]), len(damaged), found["skipped_blocks"])
+        print_table(columns, [row], left=0)
+        for identity in damaged:
+            typer.echo(f"damaged: {identity.hex()}")
+    if found["damaged"]:
+        raise typer.Exit(1)
+
+
+def _verify(
+    client: Client, bar: Progress, wanted: list[bytes], where: Filter, repair: bool, deadline: Deadline
+) -> dict[str, Any]:
+    """Verifies in small calls, so that progress can be shown and no call runs into its deadline."""
+    if not wanted:
+        listed = client.admin.list_blocks(namespace=where.namespace, tier=where.tier, prefix=where.prefix)
+        wanted = [one.identity for one in listed]
+    bar.update(TASK, total=len(wanted))
+    total: dict[str, Any] = {"verified_blocks": 0, "verified_bytes": 0, "damaged": [], "skipped_blocks": 0}
+    for start in range(0, len(wanted), VERIFY_BLOCKS):
+        part = wanted[start : start + VERIFY_BLOCKS]
+        if deadline.left_s() <= 0:
+            total["skipped_blocks"] += len(wanted) - start
+            break
+        found = client.admin.verify(part, repair=repair, timeout_s=deadline.left_s())
+        total["verified_blocks"] += found.verified_blocks
+        total["verified_bytes"] += found.verified_bytes
+        total["damaged"] += found.damaged
+        total["skipped_blocks"] += found.skipped_blocks
+        bar.advance(TASK, len(part))
+    return total
+
+

@@ -1,0 +1,201 @@
+"""Commands that change nothing: stats, blocks, explain, plan, config."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from tierd.console.answers import number, print_json, print_table, short, size
+from tierd.console.link import (
+    Address,
+    AsJson,
+    Filter,
+    Ids,
+    NamespaceOption,
+    PrefixOption,
+    TierFilter,
+    connect,
+    parse_ids,
+    parse_tier,
+    progress,
+)
+from tierd_client.admin import BlockRecord, Explanation, Occupancy
+from tierd_client.outcomes import Tier
+
+PAGE_SIZE_MAX = 1000
+
+
+def stats(address: Address = None, as_json: AsJson = False) -> None:
+    """Bytes and blocks per tier, at one instant: free + used + reserved + quarantined = capacity."""
+    with connect(address) as client:
+        found = client.admin.occupancy()
+    if as_json:
+        print_json(found)
+        return
+    _print_bytes(found)
+    _print_counts(found)
+    typer.echo(
+        f"\n{found.identities} identities, {found.ghosts} ghosts, {found.sessions} sessions, "
+        f"{found.sequences} sequences, {found.leases} leases, {found.moves_in_flight} moves under way, "
+        f"{found.misses_total} misses\nstep {found.step}, policy {found.policy}, up {found.uptime_s:.0f} s"
+    )
+
+
+def _print_bytes(found: Occupancy) -> None:
+    columns = ["tier", "state", "capacity", "free", "used", "reserved", "quarantined"]
+    print_table(columns, [
+        (tier.name.lower(), one.state, *map(size, (
+            one.capacity_bytes, one.free_bytes, one.used_bytes, one.reserved_bytes, one.quarantined_bytes,
+        )))
+        for tier, one in sorted(found.tiers.items())
+    ], left=2)
+
+
+def _print_counts(found: Occupancy) -> None:
+    columns = ["\ntier", "\nblocks", "\nevictable", "\nleased", "\nhits", "\nstored", "\ndemoted", "\npromoted",
+               "\nevicted", "failed\nmoves"]
+    print_table(columns, [
+        (tier.name.lower(), one.blocks, one.evictable_blocks, one.leased_blocks, one.hits_total, one.stored_total,
+         one.demoted_total, one.promoted_total, one.evicted_total, one.failed_moves_total)
+        for tier, one in sorted(found.tiers.items())
+    ])
+
+
+def blocks(
+    ids: Ids = None, namespace: NamespaceOption = 0, tier: TierFilter = None, prefix: PrefixOption = "",
+    in_use: Annotated[
+        bool | None, typer.Option("--in-use/--idle", help="Only blocks that are, or are not, in use.")
+    ] = None,
+    by_rank: Annotated[bool, typer.Option("--by-rank", help="Next to be evicted first; needs --tier.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many blocks.")] = 50,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out so many from the beginning: the next page.")] = 0,
+    address: Address = None, as_json: AsJson = False,
+) -> None:
+    """List blocks by filter, or show the records of the ids given."""
+    wanted = parse_ids(ids)
+    where = Filter.parse(namespace, tier, prefix)
+    if by_rank and where.tier is None:
+        raise typer.BadParameter("needs --tier: each tier has its own order", param_hint="--by-rank")
+    with connect(address) as client, progress("listing blocks"):
+        if wanted:
+            found = client.admin.describe(wanted)
+        else:
+            each = client.admin.list_blocks(
+                namespace=where.namespace, tier=where.tier, prefix=where.prefix, in_use=in_use, by_rank=by_rank,
+                page_size=min(skip + limit + 1, PAGE_SIZE_MAX),
+            )
+            found = list(islice(each, skip, skip + limit + 1))
+    more = not wanted and len(found) > limit
+    found = found if wanted else found[:limit]
+    if as_json:
+        print_json([None if one is None else _with_tiers(one) for one in found])
+    else:
+        _print_blocks(found, where.tier)
+        if more:
+            typer.echo(f"\nmore: --skip {skip + limit}", err=True)
+    if None in found:
+        raise typer.Exit(1)
+
+
+def _with_tiers(block: BlockRecord) -> dict[str, object]:
+    return {name: getattr(block, name) for name in block.__slots__} | {"tiers": block.tiers}
+
+
+def _print_blocks(found: list[BlockRecord | None], tier: Tier | None) -> None:
+    columns = ["identity", "tiers", "namespace", "group", "position", "size", "touches", "last step", "ema", "crf",
+               "leases", "sequences", "rank" if tier is None else f"{tier.name.lower()} rank"]
+    print_table(columns, [_row(one, tier) if one else ("unknown",) for one in found], left=3)
+
+
+def _row(one: BlockRecord, tier: Tier | None) -> tuple[object, ...]:
+    names = ",".join(copy.tier.name.lower() + ("" if copy.state == "READY" else "*") for copy in one.copies)
+    ranks = [copy.rank for copy in one.copies if tier in (None, copy.tier)]
+    name = one.namespace_name or one.namespace
+    return (
+        short(one.identity), names or "ghost", name, one.group, one.position, size(one.block_bytes), one.touches,
+        one.last_step, number(one.ema), number(one.crf), sum(copy.leases for copy in one.copies), one.sequences,
+        number(ranks[0]) if ranks else "-",
+    )
+
+
+def explain(
+    ids: Ids = None, tier: Annotated[str, typer.Option(help="hbm, host or spill.")] = "host",
+    address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Every term of a block's rank in a tier, what protects it, and where it would go."""
+    wanted, where = parse_ids(ids), parse_tier(tier, "--tier")
+    if not wanted:
+        raise typer.BadParameter("at least one identity", param_hint="IDS")
+    with connect(address) as client:
+        found = client.admin.explain(wanted, where)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(f"policy {found.policy}, step {found.step}, tier {where.name.lower()}\n")
+    for one in found.blocks:
+        _print_explanation(one, where)
+
+
+def _print_explanation(one: Explanation, tier: Tier) -> None:
+    typer.echo(one.identity.hex())
+    if not one.rule:
+        typer.echo(f"  no copy that is ready in {tier.name.lower()}\n")
+        return
+    typer.echo(f"  {one.rule}")
+    for name, value in one.terms.items():
+        typer.echo(f"    {name} = {number(value)}")
+    typer.echo(f"  rank {number(one.rank)} (higher goes sooner)")
+    typer.echo(f"  protected: {one.protected_by or 'no'}\n  would go to: {one.destination or '-'}\n")
+
+
+def plan(
+    needed: Annotated[str, typer.Argument(help="Bytes needed, such as 512MiB.")],
+    tier: Annotated[str, typer.Option(help="hbm, host or spill.")] = "host",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many victims are listed.")] = 50,
+    address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Dry run: what would go and where to, if so many bytes were needed now. Changes nothing."""
+    where, needed_bytes = parse_tier(tier, "--tier"), _size(needed)
+    with connect(address) as client, progress("planning"):
+        found = client.admin.plan(needed_bytes, where, limit)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(
+            ["identity", "would go to", "rank"],
+            [(short(one.identity), one.destination, number(one.rank)) for one in found.victims], left=2,
+        )
+        would_go = f"{found.victim_blocks} blocks of {size(found.victim_bytes)} would go"
+        enough = "" if found.enough else f"; {size(needed_bytes)} cannot be had"
+        typer.echo(f"\n{size(found.free_bytes)} free, {would_go}{enough}")
+    if not found.enough:
+        raise typer.Exit(1)
+
+
+def _size(text: str) -> int:
+    from tierd.settings import parse_size
+
+    try:
+        return int(str(parse_size(text)))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="NEEDED") from None
+
+
+def config(
+    set_policy: Annotated[
+        str | None, typer.Option(help="Change the eviction policy of the running daemon; loses no statistics.")
+    ] = None,
+    address: Address = None, as_json: AsJson = False,
+) -> None:
+    """The settings in force of a running daemon, credentials masked."""
+    with connect(address) as client:
+        if set_policy is not None:
+            client.admin.set_policy(set_policy)
+        found = client.admin.config() | {"policy": client.admin.occupancy().policy}
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(name, ", ".join(value) if isinstance(value, list) else value) for name, value in found.items()]
+        print_table(["setting", "value"], rows, left=2)

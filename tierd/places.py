@@ -1,0 +1,23 @@
+"""Where things are when nobody says otherwise; daemon and command line must agree on it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ADDRESS_VARIABLE = "TIERD_ADDRESS"
+SOCKET_NAME = "tierd.sock"
+ATTACH_NAME = "attach.sock"
+
+
+def default_state_dir() -> Path:
+    """/run/tierd for root, else the user's runtime directory, else one in /tmp that only the user enters."""
+    if os.geteuid() == 0 and os.access("/run", os.W_OK):
+        return Path("/run/tierd")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "tierd" if runtime else Path(f"/tmp/tierd-{os.geteuid()}")
+
+
+def default_address() -> str:
+    """Of the daemon to talk to: $TIERD_ADDRESS, else the socket in the default state directory."""
+    return os.environ.get(ADDRESS_VARIABLE) or f"unix://{default_state_dir()}/{SOCKET_NAME}"
