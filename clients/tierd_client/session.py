@@ -131,7 +131,7 @@ class Session:
     def is_lost(self, wait_s: float = 0.0) -> bool:
         """Whether the stream has ended, waiting a moment for the news when a call has just failed; or whether
         nothing more can be mapped."""
-        if self.memory is not None and self.memory.is_broken():
+        if self.memory is not None and not self._settled and self.memory.is_broken():
             self.give_up()
         return self.ended.wait(wait_s)
 
