@@ -179,7 +179,9 @@ def _arenas(settings: Settings, memory: SharedMemory) -> dict[Tier, ArenaStore]:
     arenas: dict[Tier, ArenaStore] = {Tier.HOST: HostArena(arrays(settings.host_segments))}
     if settings.hbm_bytes and settings.hbm_device == "cpu":
         from tierd.adapters.hbm_cpu import HbmCpuTwin
+        from tierd.adapters.torch_bytes import use_one_thread
 
+        use_one_thread()
         arenas[Tier.HBM] = HbmCpuTwin(arrays(settings.hbm_segments))
     elif settings.hbm_bytes:
         from tierd.adapters.hbm_cuda import HbmCuda

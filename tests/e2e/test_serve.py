@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -19,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd.testing.valkey import ExternalValkey
 from tierd_client import Client, Layout, chain_ids
+from tierd_client.admin import TierOccupancy
 from tierd_client.outcomes import PutOutcome, Tier
 
 BLOCKS = 16
@@ -335,28 +338,96 @@ def test_spilled_blocks_survive_with_an_external_server(daemon: StartDaemon, val
         assert check_all(client) == BLOCKS
 
 
-def test_dead_client_gives_everything_back(daemon: StartDaemon) -> None:
-    """Slots held by a client that was killed are free again, although it never said goodbye."""
-    code = """
+# --- processes that hold slots ---------------------------------------------------------------------------
+
+HOLDER = """
 import sys
 from tierd_client import Client, Layout, chain_ids
+from tierd_client.v1 import blocks_pb2
 client = Client(sys.argv[1])
 ns = client.namespace(Layout(model="m", dtype="float16", layers=2, kv_heads=2, head_dim=64, block_tokens=16))
-lease = ns.acquire(chain_ids(ns, list(range(256)))).__enter__()
-print("leased", flush=True)
+if sys.argv[2] == "lease":
+    lease = ns.acquire(chain_ids(ns, list(range(256)))).__enter__()
+else:
+    ids = b"".join(bytes([n]) * 32 for n in range(1, 9))
+    session = client.connection.current()
+    blocks = blocks_pb2.BlockIds(namespace=ns.registered(session).number, ids=ids)
+    reply = session.call("Reserve", blocks_pb2.ReserveRequest(session=session.id, blocks=blocks))
+    assert set(reply.outcomes) == {blocks_pb2.RESERVE_OUTCOME_GRANTED}, reply
+print("holds", flush=True)
 sys.stdin.read()
 """
+
+
+@contextmanager
+def holder(address: str, what: str) -> Iterator[subprocess.Popen[str]]:
+    """A client process that holds 16 leases, or 8 reservations that it never fills, until it is killed."""
+    command = [sys.executable, "-c", HOLDER, address, what]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == "holds\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate(timeout=10)
+
+
+def host(client: Client) -> TierOccupancy:
+    return client.admin.occupancy().tiers[Tier.HOST]
+
+
+def held_bytes(client: Client) -> int:
+    """Bytes of host slots that are neither free nor evictable now."""
+    one = host(client)
+    assert one.free_bytes + one.used_bytes + one.reserved_bytes + one.quarantined_bytes == one.capacity_bytes
+    return one.reserved_bytes + one.quarantined_bytes + one.leased_blocks * BLOCK_BYTES
+
+
+def await_freed(client: Client) -> None:
+    deadline = time.monotonic() + 10
+    while held_bytes(client):
+        assert time.monotonic() < deadline, "the slots of a dead process were not freed"
+
+
+HELD = [("lease", BLOCKS * BLOCK_BYTES), ("reserve", 8 * BLOCK_BYTES)]
+
+
+@pytest.mark.parametrize(("what", "size"), HELD)
+def test_dead_client_gives_everything_back(daemon: StartDaemon, what: str, size: int) -> None:
+    """Slots held by a client that was killed are free again, although it never said goodbye."""
     one = daemon()
     with Client(one.address) as client:
         put_all(client)
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, one.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None and child.stdout.readline() == "leased\n"
-        assert client.admin.occupancy().tiers[Tier.HOST].leased_blocks == BLOCKS
-        child.kill()
-        child.communicate(timeout=10)
-        deadline = time.monotonic() + 10
-        while client.admin.occupancy().tiers[Tier.HOST].leased_blocks:
-            assert time.monotonic() < deadline
+        with holder(one.address, what):
+            assert held_bytes(client) == size
+        await_freed(client)
         assert client.admin.occupancy().sessions == 1
+        assert check_all(client) == BLOCKS
+
+
+@pytest.mark.parametrize(("what", "size"), HELD)
+def test_survivor_keeps_its_slots(daemon: StartDaemon, what: str, size: int) -> None:
+    """What a living process may touch stays out of use over kill -9 and restart, and is freed when it dies."""
+    one = daemon()
+    with Client(one.address) as client:
+        put_all(client)
+        with holder(one.address, what) as child:
+            child.send_signal(signal.SIGSTOP)  # it can neither detach nor come back
+            one.restart()
+            assert held_bytes(client) == size
+        await_freed(client)
+        assert check_all(client) == BLOCKS
+
+
+@pytest.mark.parametrize(("what", "size"), HELD)
+def test_client_that_died_while_the_daemon_was_down(daemon: StartDaemon, what: str, size: int) -> None:
+    """Slots of a process that died while no daemon ran are free at the next start."""
+    one = daemon()
+    with Client(one.address) as client:
+        put_all(client)
+        with holder(one.address, what):
+            assert held_bytes(client) == size
+            one.kill()
+        one.start()
+        assert held_bytes(client) == 0
+        assert check_all(client) == BLOCKS

@@ -10,6 +10,11 @@ import torch
 from tierd_client.format import U8Array
 
 
+def use_one_thread() -> None:
+    """Keeps torch from splitting a copy over threads of its own: the mover's threads are the parallel ones."""
+    torch.set_num_threads(1)
+
+
 def tensor_over(array: U8Array) -> torch.Tensor:
     """A flat uint8 tensor over the array's memory, which it keeps alive.
 

@@ -71,9 +71,8 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 def _parameters() -> list[inspect.Parameter]:
     """The flags of `serve`. Values stay text: the settings parse them, so that every source means the same."""
-    given: list[tuple[str, Any, Any]] = [
-        ("config", Annotated[Path | None, typer.Option(help="TOML file with settings.")], None)
-    ]
+    file = typer.Option(envvar="TIERD_CONFIG", help="TOML file with settings.")
+    given: list[tuple[str, Any, Any]] = [("config", Annotated[Path | None, file], None)]
     for name, field in Settings.model_fields.items():
         kind: Any = str | None
         if name in SWITCHES:
