@@ -56,9 +56,9 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
             await context.write(self._session_info(session))
             while not await _hangs_up(session, self._service.about.heartbeat_ms / 1000):
                 await context.write(pb.SessionInfo(session=session.number))
+            raise Refused("the session has ended") if session.ending else Unavailable("the daemon is stopping")
         finally:
             self._service.end_session(session.number)
-        raise Refused("the session has ended") if session.ending else Unavailable("the daemon is stopping")
 
     @answers_errors
     async def Detach(self, request: Any, context: Any) -> Any:
