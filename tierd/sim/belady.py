@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
-from tierd_client.format import I64Array
 
 from tierd.sim.traces import Trace
+from tierd_client.format import I64Array
 
 _DEPTH_BITS = 24
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tierd_client.format import IDENTITY_BYTES, I64Array, U8Array
 
 from tierd.core.errors import InvalidInput
+from tierd_client.format import IDENTITY_BYTES, I64Array, U8Array
 
 F64Array = NDArray[np.float64]
 
