@@ -19,6 +19,7 @@ import pytest
 
 from tierd_client import (
     AcquireOutcome,
+    CatalogReader,
     Client,
     EvictOutcome,
     Layout,
@@ -221,6 +222,43 @@ def test_threads_share_a_client(served: Client) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
+
+
+def test_the_catalog_leads_to_the_bytes(served: Client) -> None:
+    """What was put is found and read by the catalog in shared memory without asking the daemon, and is no
+    longer found when it has gone."""
+    ns, data = served.namespace(LAYOUT), _data(20)
+    ids = chain_ids(ns, range(16 * 20))
+    ns.put(ids, data)
+    memory = served.connection.current().memory
+    assert memory is not None
+    table = memory.catalog()
+    assert table is not None
+    reader, out = CatalogReader(table), np.empty(SIZE, np.uint8)
+    number = ns.registered(served.connection.current()).number
+    for identity, block in zip(ids, data, strict=True):
+        assert reader.read_into(identity, out, memory.segment, number)
+        assert np.array_equal(out, block)
+        assert not reader.read_into(identity, out, memory.segment, number + 1)
+    ns.evict(ids[10:], to="spill")
+    bits = reader.lookup(ids.array)
+    assert bits is not None
+    assert bits.tolist() == [Tiers.HOST] * 10 + [Tiers.SPILL] * 10
+    assert not reader.read_into(ids[12], out, memory.segment)
+
+
+def test_a_local_client_over_tcp_maps_memory_too(daemon: Any) -> None:
+    """Which address a client on the daemon's host uses does not matter: it shares memory, and the bytes are
+    the same."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    daemon(listen=[address])
+    with Client(address, shared_memory="require") as client:
+        ns, data = client.namespace(LAYOUT), _data(4)
+        ids = chain_ids(ns, range(64))
+        assert set(ns.put(ids, data)) == {PutOutcome.STORED}
+        assert _equal(ns.get(ids), data)
 
 
 class CountingProxy:
