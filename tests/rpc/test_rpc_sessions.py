@@ -12,6 +12,7 @@ from rpc_daemon import DEADLINE_S, Daemon, block_ids, identity, ids_of, run, unt
 from tierd.app.verify import packed
 from tierd.core import messages as m
 from tierd.core.errors import NotFound, Refused
+from tierd_client.layout import Layout
 from tierd_client.v1 import blocks_pb2 as pb
 
 
@@ -169,6 +170,18 @@ def test_session_table_full(tmp_path: Path) -> None:
         assert "sessions" in str(caught.value.details())
 
     run(body, tmp_path, sessions=2)
+
+
+def test_registrations_at_once(tmp_path: Path) -> None:
+    """Layouts registered at the same time get different numbers, and one layout always the same."""
+
+    async def body(d: Daemon) -> None:
+        layouts = [Layout.opaque(block_bytes=4096, model=str(i % 5)) for i in range(20)]
+        numbers = await asyncio.gather(*(d.namespace(layout) for layout in layouts))
+        assert sorted(set(numbers)) == [1, 2, 3, 4, 5]
+        assert all(numbers[i] == numbers[i % 5] for i in range(20))
+
+    run(body, tmp_path)
 
 
 def test_held_blocks_are_limited(tmp_path: Path) -> None:

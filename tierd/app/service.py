@@ -9,7 +9,9 @@ leased for it is given back.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TypeVar
@@ -68,7 +70,7 @@ class Service:
         self.writer = writer
         self.mover = mover
         self._spill_watch = spill_watch
-        self._registering = asyncio.Lock()
+        self._registrar = ThreadPoolExecutor(1, thread_name_prefix="tierd-registrar")
         self.policy_epoch = self.occupancy().policy_epoch
 
     # --- namespaces and sessions ----------------------------------------------------------------------
@@ -76,11 +78,12 @@ class Service:
     async def register(
         self, canonical: bytes, fingerprint: bytes, schema_version: int, name: str, deadline: float
     ) -> Namespace:
-        """Registers a layout, off the loop for the sake of its fsync, one at a time."""
+        """Registers a layout. On the registrar's thread for the sake of its fsync; it has one thread, so that
+        two registrations never run at once, even when the first one's caller has given up."""
+        register = functools.partial(self.namespaces.register, canonical, fingerprint, name, schema_version)
         try:
-            async with asyncio.timeout_at(deadline), self._registering:
-                call = asyncio.to_thread(self.namespaces.register, canonical, fingerprint, name, schema_version)
-                return await call
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.get_running_loop().run_in_executor(self._registrar, register)
         except TimeoutError as error:
             raise Unavailable("the state directory's disk did not answer in time") from error
 
