@@ -149,6 +149,25 @@ def test_get_tells_misses_apart(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
+@pytest.mark.parametrize(("block_bytes", "blocks", "messages"), [(4096, 300, 2), (400_000, 5, 3), (600_000, 3, 3)])
+def test_small_blocks_share_messages(block_bytes: int, blocks: int, messages: int, tmp_path: Path) -> None:
+    """Blocks that fit together into a message share it, in order, and no message is over its limit."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace(Layout.opaque(block_bytes=block_bytes))
+        session = (await d.session()).number
+        data = [np.random.default_rng(i).bytes(block_bytes) for i in range(blocks)]
+        await put(d, session, block_ids(*range(blocks)), data, 1024 * 1024)
+        sizes, found = [], b""
+        request = pb.GetRequest(session=session, blocks=block_ids(*range(blocks)))
+        async for part in d.blocks.Get(request, timeout=DEADLINE_S):
+            found += part.data
+            sizes += [len(part.data)] if part.data else []
+        assert found == b"".join(data) and len(sizes) == messages and max(sizes) <= 1024 * 1024
+
+    run(body, tmp_path, host_blocks=600)
+
+
 def test_get_of_nothing(tmp_path: Path) -> None:
     """A Get of unknown ids is a header and no bytes."""
 

@@ -7,7 +7,7 @@ stay its own; a session that is ending stops its streams at their next block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -145,15 +145,31 @@ async def get(
         reply = await service.acquire(session, blocks, sequence, deadline)
         try:
             yield GetHead(reply, size)
+            together: list[bytes] = []
             for index in np.flatnonzero(reply.outcomes == m.Acquired.LEASED):
                 _go_on(state)
                 tier, address = m.Tier(int(reply.tiers[index])), int(reply.addresses[index])
                 data = await service.mover.read(tier, address, size)
-                for start in range(0, size, CHUNK_BYTES_MAX):
-                    yield data[start : start + CHUNK_BYTES_MAX].tobytes()
+                for chunk in _chunks(data, together):
+                    yield chunk
+            if together:
+                yield b"".join(together)
         finally:
             if reply.lease:
                 service.give_back_lease(session, reply.lease)
+
+
+def _chunks(data: U8Array, together: list[bytes]) -> Iterator[bytes]:
+    """A block in messages; small ones are put `together` until no further one fits into a message."""
+    size = len(data)
+    if (len(together) + 1) * size > CHUNK_BYTES_MAX and together:
+        yield b"".join(together)
+        together.clear()
+    if size <= CHUNK_BYTES_MAX // 2:
+        together.append(data.tobytes())
+        return
+    for start in range(0, size, CHUNK_BYTES_MAX):
+        yield data[start : start + CHUNK_BYTES_MAX].tobytes()
 
 
 def _go_on(session: Session) -> None:
