@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,17 +74,19 @@ def command_of(process: psutil.Process) -> list[str]:
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Any]:
+def demo() -> Iterator[Any]:
+    """Starts one; its temporary files go to a directory with a short name, as sockets need."""
     started: list[Demo] = []
+    with tempfile.TemporaryDirectory(prefix="td-") as directory:
 
-    def start(*arguments: str, **environment: str) -> Demo:
-        started.append(Demo(tmp_path, *arguments, **environment))
-        return started[-1]
+        def start(*arguments: str, **environment: str) -> Demo:
+            started.append(Demo(Path(directory), *arguments, **environment))
+            return started[-1]
 
-    yield start
-    for one in started:
-        one.process.kill()
-        one.finish()
+        yield start
+        for one in started:
+            one.process.kill()
+            one.finish()
 
 
 def check(found: dict[str, Any]) -> None:

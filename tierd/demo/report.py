@@ -143,10 +143,10 @@ def _use(use: TierUse) -> str:
 
 
 def _rounds_table(result: Result) -> RenderableType:
-    table = _table("Rounds: blocks served, by the tier that held them; prefill without and with re-use")
+    table = _table("Rounds: blocks served by tier; seconds of prefill")
     table.add_column("round")
     for name in ("prompts", "blocks", *TIERS, "stored", "cold s", "re-use s", "saved s"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for one in result.rounds:
         measured = one.cold_s > 0
         table.add_row(

@@ -56,6 +56,7 @@ class Plot:
         self._stage = stage
         self._talks = talks
         self._step = step
+        self._measured = source.kind is not Kind.SYNTHETIC
         self._ledger = Ledger()
         self._layout: Layout
         self._workers: list[WorkerHandle] = []
@@ -116,7 +117,7 @@ class Plot:
         summary.stored += len(answer["stored"])
         for tier in TIERS:
             summary.hits[tier] += answer["hits"][tier]
-        if answer["cold_s"] is not None:
+        if answer["cold_s"] is not None and self._measured:
             summary.cold_s += answer["cold_s"]
             summary.reuse_s += answer["reuse_s"]
         if answer["logits_diff"] is not None:
@@ -161,7 +162,7 @@ class Plot:
         result.blocks_verified = self._ledger.blocks_verified
         result.bytes_verified = self._ledger.bytes_verified
         result.mismatches = self._ledger.mismatches
-        if result.source.kind is not Kind.SYNTHETIC:
+        if self._measured:
             result.prefill_s_saved = sum(one.cold_s - one.reuse_s for one in result.rounds if one.cold_s)
 
     @contextmanager

@@ -39,6 +39,8 @@ SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_SPARE_BYTES = 4 * 2**20
 """Shared memory is used when it has so much more free than the tiers take; else the file system is."""
 LOG_LINES = 15
+TEMPORARY_PATH_BYTES_MAX = 60
+"""Of the 107 of a socket's path; the rest is for `tierd-demo-xxxxxxxx/spill/valkey.sock` and the like."""
 
 
 class DemoFailed(TierdError):
@@ -93,7 +95,7 @@ class Stage:
 
     def __enter__(self) -> Stage:
         with ExitStack() as stack:
-            made = tempfile.mkdtemp(prefix="tierd-demo-")
+            made = tempfile.mkdtemp(prefix="tierd-demo-", dir=_short_directory())
             self.state_dir = Path(made)
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             self._stack = stack.pop_all()
@@ -189,6 +191,12 @@ class Stage:
         self._stack.callback(worker.channel.close)
         worker.send({"source": asdict(source)})
         return worker
+
+
+def _short_directory() -> str:
+    """Where temporary files go, unless the paths of sockets in it would be longer than the kernel takes."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= TEMPORARY_PATH_BYTES_MAX else "/tmp"
 
 
 def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
