@@ -23,6 +23,7 @@ from tierd.adapters.processes import Process, ProcessWatch, identify, is_alive
 from tierd.adapters.shm import SharedDirectory, SharedFile, WantedFile
 from tierd.core.errors import Refused
 from tierd.core.messages import Tier
+from tierd.settings import SEGMENTS_MAX
 
 TOKEN = b"t" * 16
 WAIT_S = 10.0
@@ -181,6 +182,36 @@ def test_writable_only_while_reserved(run: Run) -> None:
             assert not reply["ok"] and "reservation in segment 1" in reply["error"] and descriptors == []
 
     run(scenario)
+
+
+def test_most_segments_fit_one_reply(tmp_path: Path) -> None:
+    """As many segments as the settings allow, of the largest size, are listed by one frame with their files."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as rig:
+            file = Large(rig.files["seg-1"])
+            segments = [(0x7FFF - number, Tier.HOST, file) for number in range(SEGMENTS_MAX)]
+            rig.server._offer = Offer(b"b" * 16, rig.files["catalog"], segments)
+            with rig.connect() as sock:
+                reply, descriptors = await rig.ask(sock, ATTACH)
+            assert [one["id"] for one in reply["segments"]] == [number for number, _, _ in segments]
+            assert len(descriptors) == SEGMENTS_MAX + 1
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    asyncio.run(scenario())
+
+
+class Large:
+    """A file that says it is as large as a segment may be."""
+
+    size = 1 << 40
+
+    def __init__(self, file: SharedFile) -> None:
+        self._file = file
+
+    def descriptor(self, *, writable: bool) -> int:
+        return self._file.descriptor(writable=writable)
 
 
 @pytest.mark.parametrize(
@@ -355,6 +386,49 @@ def test_a_closed_socket_is_only_a_hint(run: Run) -> None:
         finally:
             stop(child)
         assert await rig.ledger.next_ended() == 8
+
+    run(scenario)
+
+
+class Peer:
+    """What the kernel says of a peer, decided by the test."""
+
+    size = 12
+
+    def __init__(self, pid: int, uid: int) -> None:
+        self._word = (pid, uid, 0)
+
+    def unpack(self, raw: bytes) -> tuple[int, int, int]:
+        assert len(raw) == self.size
+        return self._word
+
+
+def test_process_of_another_pid_namespace(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that the kernel shows as pid 0 may attach, and the end of its socket is the end of its session."""
+    monkeypatch.setattr(attach, "_PEER", Peer(0, os.geteuid()))
+
+    async def scenario(rig: Rig) -> None:
+        with rig.connect() as sock:
+            reply, descriptors = await rig.ask(sock, ATTACH)
+            assert reply["ok"] and rig.ledger.bound == {7: (0, attach.FOREIGN_START_TIME)}
+            assert rig.ledger.ended.empty()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert await rig.ledger.next_ended() == 7
+
+    run(scenario)
+
+
+def test_other_users_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer of another user than the daemon's or root gets neither descriptor nor conversation."""
+    monkeypatch.setattr(attach, "_PEER", Peer(os.getpid(), os.geteuid() + 1))
+
+    async def scenario(rig: Rig) -> None:
+        with rig.connect() as sock:
+            reply, descriptors = await asyncio.to_thread(receive, sock)
+            assert reply["ok"] is False and "uid" in reply["error"] and descriptors == []
+            assert await asyncio.to_thread(closed, sock)
+        assert rig.ledger.bound == {}
 
     run(scenario)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tierd.config import SettingsError, load
+from tierd.places import default_address
 from tierd.settings import GIB, MIB, Settings, masked_url
 
 
@@ -212,3 +213,18 @@ def test_every_setting_is_described() -> None:
     """Each setting says what it is; one with a number says its default or what 0 means."""
     for name, field in Settings.model_fields.items():
         assert field.description and len(field.description) > 20, name
+
+
+def test_default_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state directory is the system's for root, else the user's; the command line looks in the same place."""
+    for name in ("XDG_RUNTIME_DIR", "TIERD_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.access", lambda path, mode: True)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert default_address() == "unix:///run/tierd/tierd.sock"
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert load({}, {}).addresses == (default_address(),) == ("unix:///tmp/tierd-1000/tierd.sock",)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    assert load({}, {}).addresses == (default_address(),) == ("unix:///run/user/1000/tierd/tierd.sock",)
+    monkeypatch.setenv("TIERD_ADDRESS", "host:7000")
+    assert default_address() == "host:7000"
