@@ -145,12 +145,12 @@ def _use(use: TierUse) -> str:
 def _rounds_table(result: Result) -> RenderableType:
     table = _table("Rounds: blocks served by tier; seconds of prefill")
     table.add_column("round")
-    for name in ("prompts", "blocks", *TIERS, "stored", "cold s", "re-use s", "saved s"):
+    for name in ("blocks", *TIERS, "stored", "cold s", "re-use s", "saved s"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in result.rounds:
         measured = one.cold_s > 0
         table.add_row(
-            one.name, str(one.prompts), str(one.blocks),
+            one.name, str(one.blocks),
             *(str(one.hits[tier]) for tier in TIERS), str(one.stored),
             f"{one.cold_s:.2f}" if measured else "-", f"{one.reuse_s:.2f}" if measured else "-",
             f"{one.cold_s - one.reuse_s:.2f}" if measured else "-",
