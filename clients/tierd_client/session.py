@@ -122,11 +122,18 @@ class Session:
             raise Unavailable(str(error)) from error
 
     def stream(self, method: str, request: Any, wait_s: float) -> Iterator[Any]:
-        """An RPC that answers with a stream; errors as in `call`."""
+        """An RPC that answers with a stream, which is cancelled when its reader stops early. Errors as `call`."""
+        answers: Any = None
         try:
-            yield from getattr(self._blocks, method)(request, timeout=wait_s + self.rpc_timeout_s)
+            answers = getattr(self._blocks, method)(request, timeout=wait_s + self.rpc_timeout_s)
+            yield from answers
         except grpc.RpcError as error:
             raise translated(error) from error
+        except ValueError as error:
+            raise Unavailable(str(error)) from error
+        finally:
+            if answers is not None:
+                answers.cancel()
 
     def is_lost(self, wait_s: float = 0.0) -> bool:
         """Whether the stream has ended, waiting a moment for the news when a call has just failed; or whether
