@@ -86,6 +86,8 @@ class Ghosts:
         return found, records
 
     def _remove(self, at: I64Array) -> None:
+        if not len(at):
+            return
         self._index.remove(at)
         self.touches[at] = 0
         self._count -= len(at)

@@ -53,9 +53,13 @@ class HashIndex:
             return find_rows(self.buckets, self.words, words, self.salt)
         return np.array([self._find_one(*word) for word in words.tolist()], np.int64)
 
-    def _find_one(self, first: int, second: int, third: int, fourth: int) -> int:
+    def _start(self, first: int, second: int) -> int:
+        """As `first_bucket`, for one identity."""
         mixed = ((first ^ self.salt) * 0x9E3779B97F4A7C15 + second) & _WORD
-        bucket = (mixed ^ (mixed >> 29)) & self.mask
+        return (mixed ^ (mixed >> 29)) & self.mask
+
+    def _find_one(self, first: int, second: int, third: int, fourth: int) -> int:
+        bucket = self._start(first, second)
         buckets, identity = self._scalar, self._identity
         while (entry := buckets[bucket]) != BUCKET_EMPTY:
             row = entry - 1
@@ -73,8 +77,12 @@ class HashIndex:
     def insert(self, rows: I64Array) -> None:
         """Indexes rows whose identities are distinct and not yet indexed.
 
-        All go at once; where several want one bucket the last write stands and the others go on.
+        Many go at once; where several want one bucket the last write stands and the others go on.
         """
+        if len(rows) <= SMALL_BATCH:
+            for row in rows.tolist():
+                self._insert_one(row)
+            return
         pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
         while len(pending):
             before = self.buckets[bucket]
@@ -87,12 +95,30 @@ class HashIndex:
 
     def remove(self, rows: I64Array) -> None:
         """Takes out rows that are indexed, while their identities still stand."""
+        if len(rows) <= SMALL_BATCH:
+            for row in rows.tolist():
+                self._remove_one(row)
+            return
         pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
         while len(pending):
             found = self.buckets[bucket] == (pending + 1).astype(np.uint32)
             self.buckets[bucket[found]] = BUCKET_TOMBSTONE
             pending, bucket = pending[~found], (bucket[~found] + 1) & self.mask
         self.tombstones += len(rows)
+
+    def _insert_one(self, row: int) -> None:
+        buckets, bucket = self._scalar, self._start(self._identity[row, 0], self._identity[row, 1])
+        while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
+            bucket = (bucket + 1) & self.mask
+        self.tombstones -= entry == BUCKET_TOMBSTONE
+        buckets[bucket] = row + 1
+
+    def _remove_one(self, row: int) -> None:
+        buckets, bucket = self._scalar, self._start(self._identity[row, 0], self._identity[row, 1])
+        while buckets[bucket] != row + 1:
+            bucket = (bucket + 1) & self.mask
+        buckets[bucket] = BUCKET_TOMBSTONE
+        self.tombstones += 1
 
     def rebuild(self, rows: I64Array) -> None:
         """Starts over with exactly these rows."""

@@ -34,8 +34,10 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     wanted = np.flatnonzero(outcomes == 0)
     state.sessions.room_to_hold(session, len(wanted))
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
-    exists = outcomes == Reserved.EXISTS
-    if exists.any():
+    exists = np.flatnonzero(outcomes == Reserved.EXISTS)
+    if len(exists):
+        _, first = np.unique(rows[exists], return_index=True)
+        exists = exists[first]
         count_accesses(state, sequence, blocks.ids[exists], rows[exists])
     known = rows[rows != NO_ROW]
     room = obtain(state, tier, command.block_bytes, len(wanted), known) if len(wanted) else None
@@ -121,9 +123,10 @@ def commit(state: State, command: Commit) -> Outcomes:
     _release_reservations(state, session, tier, rows)
     kept = _agree(state, tier, rows, command.checksums[places])
     places, rows = places[kept], rows[kept]
-    state.publish(tier, rows)
     tier.counters.stored += len(rows)
-    count_accesses(state, sequence, command.ids[places], rows)
+    state.publish(tier, rows, ordered=False)
+    if not count_accesses(state, sequence, command.ids[places], rows):
+        state.reorder(rows)
     outcomes = np.full(len(command.ids), Committed.STALE, np.int8)
     outcomes[places] = Committed.COMMITTED
     return Outcomes(outcomes)
@@ -146,17 +149,22 @@ def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -
     """Sets the checksums. A copy elsewhere with other bytes gives way to the new one; where it is in use the
     new one gives way, so that an identity never has two contents."""
     kept = np.ones(len(rows), bool)
-    for other in state.tiers.values():
-        differs = other.copies.ready(rows) & (state.catalog.checksum[rows] != checksums)
+    others = [tier for tier in state.tiers.values() if tier.copies.ready(rows).any()]
+    for other in others:
         in_use = (other.copies.leases[rows] > 0) | (other.copies.moves[rows] > 0)
-        kept &= ~(differs & in_use)
+        kept &= ~(_differs(state, other, rows, checksums) & in_use)
     state.abandon(tier, rows[~kept])
-    for other in state.tiers.values():
-        differs = kept & other.copies.ready(rows) & (state.catalog.checksum[rows] != checksums)
-        state.drop(other, rows[differs])
+    for other in others:
+        state.drop(other, rows[kept & _differs(state, other, rows, checksums)])
     with state.catalog.writing(rows[kept]):
         state.catalog.checksum[rows[kept]] = checksums[kept]
     return kept
+
+
+def _differs(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
+    """Rows with a READY copy in the tier whose bytes are others."""
+    found: NDArray[np.bool_] = tier.copies.ready(rows) & (state.catalog.checksum[rows] != checksums)
+    return found
 
 
 def _release_reservations(state: State, session: Session, tier: TierState, rows: I64Array) -> None:

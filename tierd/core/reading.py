@@ -58,8 +58,9 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
         command.lease,
     )
     _lease_ready(state, session, rows, reply)
-    leased = reply.outcomes == Acquired.LEASED
-    if leased.any():
+    leased = np.flatnonzero(reply.outcomes == Acquired.LEASED)
+    if len(leased):
+        leased = leased[np.unique(rows[leased], return_index=True)[1]]
         count_accesses(state, sequence, blocks.ids[leased], rows[leased])
     _bring_rest(state, rows, reply)
     state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS))

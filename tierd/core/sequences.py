@@ -75,14 +75,17 @@ def begin_request(state: State, session: int, name: str, *, counted: bool) -> Se
     return None
 
 
-def count_accesses(state: State, sequence: Sequence | None, ids: U8Array, rows: I64Array) -> None:
-    """One access to each row, at most one per sequence."""
+def count_accesses(state: State, sequence: Sequence | None, ids: U8Array, rows: I64Array) -> bool:
+    """One access to each of these rows, which are distinct; at most one per sequence. True: to each of them."""
+    wanted = len(rows)
     if sequence is not None:
         keys = split(ids)
-        fresh = [place for place, key in enumerate(keys) if key not in sequence.touched]
+        if not sequence.touched.isdisjoint(keys):
+            fresh = [key not in sequence.touched for key in keys]
+            rows = rows[fresh]
         sequence.touched.update(keys)
-        rows = rows[fresh]
-    state.touch(np.unique(rows))
+    state.touch(rows)
+    return len(rows) == wanted
 
 
 def observe(state: State, command: Observe) -> Observed:

@@ -323,10 +323,12 @@ class State:
         self._count_children(tier, self.catalog.parents(rows), 1)
         return generations
 
-    def publish(self, tier: TierState, rows: I64Array) -> None:
-        """FILLING copies become READY and may be chosen from now on."""
+    def publish(self, tier: TierState, rows: I64Array, *, ordered: bool = True) -> None:
+        """FILLING copies become READY and may be chosen from now on. Not `ordered`: once they are reordered,
+        which the caller sees to."""
         tier.copies.commit(rows)
-        tier.victims.insert(rows)
+        if ordered:
+            tier.victims.insert(rows)
 
     def abandon(self, tier: TierState, rows: I64Array) -> None:
         """FILLING copies end, their slots are free."""

@@ -94,10 +94,11 @@ class _Rows:
         self.member[rows] = False
         self.out[rows] = False
 
-    def take(self, row: int) -> None:
-        self.member[row] = False
-        self.out[row] = True
-        self.members -= 1
+    def take(self, rows: list[int]) -> None:
+        """These were chosen."""
+        self.member[rows] = False
+        self.out[rows] = True
+        self.members -= len(rows)
 
     def place(self, row: int) -> Place:
         catalog = self.catalog
@@ -228,6 +229,16 @@ class _ClassList:
         heappop(self.late)
         return True
 
+    def refine(self, known: _Rows, protection: Protection) -> None:
+        """Leaves on the stage only rows that may go, as far as pins are concerned."""
+        rows = np.array([row for row, _ in self.stage], np.int64)
+        valid = known.all_valid(rows, np.array([token for _, token in self.stage], np.uint32))
+        barred = valid & protection.many(rows)
+        known.out[rows[barred]] = True
+        keep = (valid & ~barred).tolist()
+        if not all(keep):
+            self.stage = deque(entry for entry, kept in zip(self.stage, keep, strict=True) if kept)
+
     def drop_first(self, row: int) -> None:
         """Takes the row that `first` returned out of the class."""
         if self.late and self.late[0][1] == row:
@@ -327,19 +338,28 @@ class ClassLists:
         self._settle_heads(protection)
         merge = _Merge(self._catalog, self._policy, now, self._rows)
         ranks = merge.ranks_of(self._heads[: len(self._lists)])
-        children, chosen = self._rows.children, list[int]()
+        chosen = list[int]()
         while len(chosen) < count and (at := merge.best(ranks, self._heads)) != NONE:
-            row, found = int(self._heads[at]), self._lists[at]
+            ranks[at] = -np.inf
+            run = merge.run(int(self._heads[at]), self._lists[at], ranks.max(), count - len(chosen), protection)
+            self._take_run(at, run, chosen, departed)
+            self._unsure.add(at)
+            ranks = self._refresh(merge, ranks, protection)
+        self._rows.take(chosen)
+        return chosen
+
+    def _take_run(self, at: int, run: list[int], chosen: list[int], departed: Departed) -> None:
+        """Takes rows that go one after the other, unless one that goes makes another class uncertain."""
+        children, found = self._rows.children, self._lists[at]
+        for row in run:
             found.drop_first(row)
             if children is not None and children[row]:
                 self._rows.out[row] = True
-            else:
-                chosen.append(row)
-                self._rows.take(row)
-                departed(row)
-            self._unsure.add(at)
-            ranks = self._refresh(merge, ranks, protection)
-        return chosen
+                continue
+            chosen.append(row)
+            departed(row)
+            if self._unsure:
+                return
 
     def _settle_heads(self, protection: Protection) -> None:
         """Finds the first row anew where it may be another than the one cached."""
@@ -386,6 +406,20 @@ class _Merge:
             stats = stats_of(self._catalog, np.array(rows, np.int64))
             self._known.update(zip(rows, self._policy.ranks(stats, self._now).tolist(), strict=True))
         return self._known[row]
+
+    def run(
+        self, row: int, found: _ClassList, bar: float, most: int, protection: Protection
+    ) -> list[int]:
+        """The first row of a class, and those behind it that also rank above `bar`."""
+        rows = [row]
+        if most > 1 and not found.late and len(found.stage) > 1:
+            found.refine(self._rows, protection)
+            self.rank(found.stage[1][0] if len(found.stage) > 1 else row, found)
+            for other, _ in list(found.stage)[1:most]:
+                if self._known.get(other, -np.inf) <= bar:
+                    break
+                rows.append(other)
+        return rows
 
     def best(self, ranks: NDArray[np.float64], heads: I64Array) -> int:
         """The list whose head goes first, or NONE."""
@@ -438,7 +472,7 @@ class KeyHeap:
                 out[row] = True
                 continue
             chosen.append(row)
-            self._rows.take(row)
+            self._rows.take([row])
             departed(row)
         return chosen
 
