@@ -291,8 +291,8 @@ class Namespace:
 
         `attention`: one number per block from the start of the sequence: sum over the block's tokens, mean
         over query heads and layers, in [0, 1]. None moves only the decode clock. `steps`: decode steps folded
-        into it. A sequence that closed a short while ago is opened for this report once more. 0 for a
-        sequence without blocks.
+        into it. A sequence that closed a short while ago takes reports still. 0 for a sequence without
+        blocks.
         """
         name = sequence if isinstance(sequence, str) else sequence.name
         data = b"" if attention is None else float32_bytes(attention, "attention")
@@ -307,10 +307,7 @@ class Namespace:
             raise NotFound(f"sequence: {name!r} is not open in this client")
         if not len(known.ids):
             return 0
-        if self.client.sequences.is_open(name):
-            return self._run(report)
-        with self.sequence(name, known.ids):
-            return self._run(report)
+        return self._run(report)
 
     def enter_sequence(self, sequence: Sequence) -> None:
         """From here on the thread's calls for its blocks belong to it."""

@@ -45,9 +45,6 @@ class Sequences:
         with self._lock:
             return list(self._open.values())
 
-    def is_open(self, name: str) -> bool:
-        return name in self._open
-
     def known(self, name: str) -> Sequence | None:
         """One that is open, or closed a short while ago."""
         return self._open.get(name) or self._recent.get(name)

@@ -9,6 +9,7 @@ from bisect import bisect_right
 
 import numpy as np
 
+from tierd.core import statistics
 from tierd.core.arena import slot_bytes
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
@@ -92,7 +93,7 @@ def recover(state: State, survivors: frozenset[int]) -> int:
     _clear_tiers_off(state)
     _revive_sessions(state)
     kept = np.flatnonzero((state.catalog.state != STATE_ABSENT).any(axis=0))
-    _adopt(state, kept)
+    _adopt(state, kept, rows)
     return len(kept)
 
 
@@ -210,8 +211,9 @@ def _leased_row(tier: TierState, sessions: Sessions, hold: int) -> int:
     return int(found[0]) if len(found) else NO_ROW
 
 
-def _adopt(state: State, rows: I64Array) -> None:
+def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     catalog = state.catalog
+    _remember(state, sound[~np.isin(sound, rows)])
     gone = np.ones(catalog.capacity, bool)
     gone[rows] = False
     catalog.identity[gone] = 0
@@ -222,5 +224,17 @@ def _adopt(state: State, rows: I64Array) -> None:
         np.add.at(tier.children, parents[here & (parents != NO_ROW)], 1)
     if len(rows):
         state.clock.step = max(state.clock.step, int(catalog.last[rows].max()))
-    state.most_identities = len(rows)
     state.make_victims()
+
+
+def _remember(state: State, rows: I64Array) -> None:
+    """Records whose last copy did not survive become ghosts, as if it had been dropped."""
+    catalog = state.catalog
+    state.most_identities = len(rows) + int(np.count_nonzero((catalog.state != STATE_ABSENT).any(axis=0)))
+    met = rows[catalog.touches[rows] > 0]
+    if state.policy.common.persist and len(met):
+        known, _ = state.ghosts.peek(catalog.identity[met])
+        met = np.delete(met, known)
+        met = met[np.argsort(catalog.last[met], kind="stable")]
+        limit = state.policy.common.ghosts_for(state.most_identities)
+        state.ghosts.add(catalog.identity[met], statistics.records_of(catalog, met), limit)

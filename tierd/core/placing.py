@@ -18,7 +18,7 @@ from tierd.core.messages import (
     ReserveReply,
     Tier,
 )
-from tierd.core.room import obtain
+from tierd.core.room import Room, obtain
 from tierd.core.sequences import begin_request, count_accesses, find_sequence
 from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
@@ -39,11 +39,10 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
         _, first = np.unique(rows[exists], return_index=True)
         exists = exists[first]
         count_accesses(state, sequence, blocks.ids[exists], rows[exists])
-    known = rows[rows != NO_ROW]
-    room = obtain(state, tier, command.block_bytes, len(wanted), known) if len(wanted) else None
-    addresses = room.addresses if room else []
+    room = _make_room(state, tier, command, rows, len(wanted))
+    addresses = room.addresses
     granted = _limit_by_rows(state, tier, wanted[: len(addresses)], rows, addresses, command.block_bytes)
-    outcomes[wanted] = Reserved.PENDING if room and room.waiting else Reserved.FULL
+    outcomes[wanted] = Reserved.PENDING if room.waiting else Reserved.FULL
     outcomes[granted] = Reserved.GRANTED
     fresh = granted[rows[granted] == NO_ROW]
     if len(fresh):
@@ -53,9 +52,19 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     if len(granted):
         reply.addresses[granted] = addresses[: len(granted)]
         reply.generations[granted] = _hand_out(state, session, tier, rows[granted], addresses[: len(granted)])
-    if (outcomes == Reserved.PENDING).any() and room:
+    if (outcomes == Reserved.PENDING).any():
         reply.waiting = tuple(sorted(room.waiting))
     return reply
+
+
+def _make_room(state: State, tier: TierState, command: Reserve, rows: I64Array, count: int) -> Room:
+    """Slots for new blocks, never at the cost of the chain that they belong to: without its head, or with a
+    hole in it, they would be of no use."""
+    room = Room(tier.copies.allocate(command.block_bytes, count))
+    if len(room.addresses) == count:
+        return room
+    guard = np.concatenate([rows[rows != NO_ROW], state.ancestors(command.blocks)])
+    return obtain(state, tier, command.block_bytes, count, guard, room)
 
 
 def _arena(state: State, number: Tier) -> TierState:

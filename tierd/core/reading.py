@@ -141,12 +141,12 @@ def end_lease(state: State, session: Session, number: int) -> int:
 def readmit(state: State, command: Readmit) -> Outcomes:
     if command.to not in ARENA_TIERS:
         raise InvalidInput("to", "blocks are re-admitted to hbm or host")
-    target = state.tier(command.to, "to")
+    target = state.at_or_below(command.to)
     rows = state.catalog.find(command.blocks.ids)
     state.link(command.blocks, rows)
     outcomes = np.full(len(rows), Readmitted.MISS, np.int8)
     known = (rows != NO_ROW) & (state.ready_tiers(rows) != 0)
-    ready = known & _at_least(state, command.to, rows)
+    ready = known & _at_least(state, target.tier, rows)
     outcomes[ready] = Readmitted.READY
     rest = np.flatnonzero(known & ~ready)
     outcomes[rest] = Readmitted.PENDING

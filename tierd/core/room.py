@@ -28,9 +28,14 @@ class Room:
     waiting: set[int] = field(default_factory=set)
 
 
-def obtain(state: State, tier: TierState, size: int, count: int, guard: I64Array) -> Room:
-    """Up to `count` slots for blocks of `size` bytes, evicting what ranks highest, never rows of `guard`."""
-    room = Room(tier.copies.allocate(size, count))
+def obtain(
+    state: State, tier: TierState, size: int, count: int, guard: I64Array, had: Room | None = None
+) -> Room:
+    """Up to `count` slots for blocks of `size` bytes, evicting what ranks highest, never rows of `guard`.
+
+    `had`: what was obtained already; it is added to.
+    """
+    room = had or Room(tier.copies.allocate(size, count))
     if len(room.addresses) == count or not tier.copies.fits(size):
         return room
     state.pin(guard)

@@ -14,6 +14,9 @@ from tierd_client.format import I64Array, U8Array
 
 MOST_MASS = 1.0 + 1e-3
 """Attention over the blocks of a sequence sums to at most 1; the rest is rounding."""
+RECENT_SEQUENCES = 64
+RECENT_IDS = 1 << 17
+"""Closed sequences are remembered up to so many, and so many ids in all (4 MiB)."""
 
 
 def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
@@ -48,8 +51,11 @@ def close_sequence(state: State, command: CloseSequence) -> Done:
 
 
 def end_sequence(state: State, key: tuple[int, str]) -> None:
-    """Unpins what a sequence held."""
+    """Unpins what a sequence held. It is remembered for a while, for reports that come late."""
     sequence = state.sequences.pop(key)
+    state.recent.pop(key, None)
+    state.recent[key] = sequence
+    _forget_old(state)
     rows = state.catalog.find(sequence.blocks.ids)
     for identity in split(sequence.blocks.ids[rows == NO_ROW]):
         if state.awaited[identity] == 1:
@@ -57,6 +63,13 @@ def end_sequence(state: State, key: tuple[int, str]) -> None:
         else:
             state.awaited[identity] -= 1
     state.unpin(rows[rows != NO_ROW])
+
+
+def _forget_old(state: State) -> None:
+    ids = sum(len(sequence.blocks) for sequence in state.recent.values())
+    while len(state.recent) > RECENT_SEQUENCES or ids > RECENT_IDS:
+        _, oldest = state.recent.popitem(last=False)
+        ids -= len(oldest.blocks)
 
 
 def find_sequence(state: State, session: int, name: str) -> Sequence:
@@ -90,7 +103,9 @@ def count_accesses(state: State, sequence: Sequence | None, ids: U8Array, rows: 
 
 def observe(state: State, command: Observe) -> Observed:
     state.sessions.get(command.session)
-    sequence = find_sequence(state, command.session, command.sequence)
+    sequence = state.recent.get((command.session, command.sequence))
+    if sequence is None or (command.session, command.sequence) in state.sequences:
+        sequence = find_sequence(state, command.session, command.sequence)
     if command.policy_epoch not in (0, state.policy_epoch):
         raise Refused(f"policy_epoch {command.policy_epoch} is not {state.policy_epoch}: the policy was changed")
     weights = None if command.attention is None else _weights(command.attention, len(sequence.blocks))

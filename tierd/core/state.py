@@ -6,6 +6,7 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -188,6 +189,8 @@ class State:
             copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable)
             self.tiers[spec.tier] = TierState(copies)
         self.sequences: dict[tuple[int, str], Sequence] = {}
+        self.recent: OrderedDict[tuple[int, str], Sequence] = OrderedDict()
+        """Sequences that closed a short while ago, the latest last."""
         self.pins: NDArray[np.int32] = np.zeros(self.catalog.capacity, np.int32)
         """Open sequences (and the command in hand) that hold each row."""
         self.awaited: dict[bytes, int] = {}
@@ -240,6 +243,11 @@ class State:
     def readable(self) -> list[TierState]:
         """Tiers whose copies a client can read, fastest first."""
         return [tier for tier in self.tiers.values() if tier.copies.arena and tier.copies.readable]
+
+    def at_or_below(self, tier: Tier) -> TierState:
+        """The tier, or the fastest arena below it that is on: where "as high as that" leads."""
+        arenas = [self.tiers[number] for number in ARENA_TIERS if number >= tier and number in self.tiers]
+        return arenas[0] if arenas else self.tier(tier, "to")
 
     def below(self, tier: Tier) -> TierState | None:
         """The next tier down that is on."""
@@ -374,6 +382,17 @@ class State:
         known = (rows != NO_ROW) & (before != NO_ROW)
         if known.any():
             self._set_parents(rows[known], before[known])
+
+    def ancestors(self, blocks: Ids) -> I64Array:
+        """Rows of the chain before ids[0], the nearest first, as far as they are known."""
+        if not blocks.chain or blocks.parent is None:
+            return np.empty(0, np.int64)
+        row = int(self.catalog.find(np.frombuffer(blocks.parent, np.uint8)[None, :])[0])
+        rows: list[int] = []
+        while row != NO_ROW and len(rows) <= blocks.position:
+            rows.append(row)
+            row = int(self.catalog.parents(np.array([row]))[0])
+        return np.array(rows, np.int64)
 
     def _set_parents(self, rows: I64Array, parents: I64Array) -> None:
         catalog = self.catalog

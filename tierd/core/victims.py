@@ -252,7 +252,10 @@ class _ClassList:
 
 
 class ClassLists:
-    """`_heads` caches the first row of each list; a list whose first row may be another is `_unsure`."""
+    """`_heads` caches the first row of each list; a list whose first row may be another is `_unsure`.
+
+    A head counts only with the token that it had then: a row that was touched since stands elsewhere.
+    """
 
     def __init__(self, catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> None:
         self._rows = _Rows(catalog, children)
@@ -260,6 +263,7 @@ class ClassLists:
         self._number: dict[int, int] = {}
         self._lists: list[_ClassList] = []
         self._heads: I64Array = np.full(16, NONE, np.int64)
+        self._head_tokens: TokenArray = np.zeros(16, np.uint32)
         self._unsure: set[int] = set()
         self._logged = 0
 
@@ -310,6 +314,7 @@ class ClassLists:
             self._lists.append(_ClassList())
             if at == len(self._heads):
                 self._heads = np.concatenate([self._heads, np.full(at, NONE, np.int64)])
+                self._head_tokens = np.concatenate([self._head_tokens, np.zeros(at, np.uint32)])
         return at
 
     def discard(self, rows: I64Array) -> None:
@@ -332,6 +337,7 @@ class ClassLists:
         self._number = {number: at for at, (number, _) in enumerate(kept)}
         self._lists = [found for _, found in kept]
         self._heads = np.full(max(16, len(kept)), NONE, np.int64)
+        self._head_tokens = np.zeros(len(self._heads), np.uint32)
         self._unsure = set(range(len(kept)))
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
@@ -363,21 +369,26 @@ class ClassLists:
 
     def _settle_heads(self, protection: Protection) -> None:
         """Finds the first row anew where it may be another than the one cached."""
-        heads = self._heads[: len(self._lists)]
-        stale = (heads != NONE) & (~self._rows.member[heads] | self._rows.out[heads] | protection.many(heads))
-        self._unsure.update(np.flatnonzero(stale).tolist())
+        count = len(self._lists)
+        heads, tokens = self._heads[:count], self._head_tokens[:count]
+        stale = ~self._rows.all_valid(heads, tokens) | self._rows.out[heads] | protection.many(heads)
+        self._unsure.update(np.flatnonzero((heads != NONE) & stale).tolist())
         for at in self._unsure:
-            heads[at] = self._lists[at].first(self._rows, protection)
+            self._find_head(at, protection)
         self._unsure.clear()
+
+    def _find_head(self, at: int, protection: Protection) -> int:
+        row = self._heads[at] = self._lists[at].first(self._rows, protection)
+        self._head_tokens[at] = self._rows.token[row]
+        return int(row)
 
     def _refresh(self, merge: _Merge, ranks: NDArray[np.float64], protection: Protection) -> NDArray[np.float64]:
         """Brings the heads of lists that changed, and their ranks, up to date."""
         if len(self._lists) > len(ranks):
             ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
         for at in self._unsure:
-            found = self._lists[at]
-            row = self._heads[at] = found.first(self._rows, protection)
-            ranks[at] = merge.rank(row, found)
+            row = self._find_head(at, protection)
+            ranks[at] = merge.rank(row, self._lists[at])
         self._unsure.clear()
         return ranks
 

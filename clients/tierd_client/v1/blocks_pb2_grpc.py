@@ -199,7 +199,7 @@ class BlocksServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Observe(self, request, context):
-        """Reports attention over the blocks of an open sequence.
+        """Reports attention over the blocks of a sequence that is open, or closed a short while ago.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
