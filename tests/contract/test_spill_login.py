@@ -185,11 +185,12 @@ def test_tls_of_a_stranger(tls_proxy: RedisProxy) -> None:
 
 def test_tls_deadline(tls_proxy: RedisProxy, tls_store: RedisSpillStore) -> None:
     """Over TLS, too, a server that answers nothing, or only in pieces, holds no call beyond its deadline."""
-    payload = payload_of(1, 5 << 20)
+    payload = payload_of(1, 16 << 20)
     put_random(tls_store, 1, payload.size)
     calls: list[tuple[Mode, Callable[[], object]]] = [
         (Mode.BLACK_HOLE, lambda: tls_store.put(block_of(1, payload), payload, 0.3)),
         (Mode.BLACK_HOLE, lambda: tls_store.probe(0.3)),
+        (Mode.STALL, lambda: tls_store.put(block_of(1, payload), payload, 0.3)),
         (Mode.TRICKLE, lambda: tls_store.get(FINGERPRINT, identity_of(1), payload.copy(), 0.3)),
     ]
     for mode, call in calls:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tierd.adapters.redis_pool import RedisAddress, RedisPool
-from tierd.adapters.resp import Deadline, command
+from tierd.adapters.resp import Deadline, Wire, command
 from tierd.testing.valkey import ExternalValkey
 
 
@@ -47,12 +47,38 @@ def test_connections_are_kept(tmp_path: Path) -> None:
         pool = RedisPool(RedisAddress(server.unix_url), 2, 2.0)
         for _ in range(10):
             with pool.borrow(Deadline(5.0)) as wire:
-                wire.send([command(b"CLIENT", b"ID")], Deadline(5.0))
-                wire.reply(Deadline(5.0))
+                _client_id(wire)
         with pool.borrow(Deadline(5.0)), pool.borrow(Deadline(5.0)):
             assert _clients(server) == 2
         pool.close()
         assert _clients(server) == 0
+
+
+def test_connection_that_owes_a_reply_is_closed(tmp_path: Path) -> None:
+    """A wire that comes back in the middle of a reply is closed there and then."""
+    with ExternalValkey(tmp_path) as server:
+        pool = RedisPool(RedisAddress(server.unix_url), 2, 2.0)
+        with pool.borrow(Deadline(5.0)) as wire:
+            wire.send([command(b"PING")], Deadline(5.0))
+        assert _clients(server) == 0
+        pool.close()
+
+
+def test_dropped_while_lent(tmp_path: Path) -> None:
+    """After `drop_all` no connection of before is lent, also not the one that was lent meanwhile."""
+    with ExternalValkey(tmp_path) as server:
+        pool = RedisPool(RedisAddress(server.unix_url), 2, 2.0)
+        with pool.borrow(Deadline(5.0)) as wire:
+            before = _client_id(wire)
+            pool.drop_all()
+        with pool.borrow(Deadline(5.0)) as wire:
+            assert _client_id(wire) != before
+        pool.close()
+
+
+def _client_id(wire: Wire) -> bytes | int | None:
+    wire.send([command(b"CLIENT", b"ID")], Deadline(5.0))
+    return wire.reply(Deadline(5.0))
 
 
 def _clients(server: ExternalValkey) -> int:

@@ -144,6 +144,20 @@ def test_black_hole(proxy: RedisProxy, server: ExternalValkey) -> None:
         assert old(b"PING") == b"PONG"
 
 
+def test_stall(proxy: RedisProxy, server: ExternalValkey) -> None:
+    """A command that is larger than all buffers gets stuck on its way; after the stall commands pass again."""
+    with Client(proxy) as client:
+        client(b"PING")
+        proxy.switch(Mode.STALL)
+        pieces = [command(b"SET", b"k", bytes(32 << 20))]
+        with pytest.raises(TimeoutError):
+            client.wire.send(pieces, Deadline(0.2))
+        assert server.run(b"DBSIZE") == 0
+    proxy.switch(Mode.PASS)
+    with Client(proxy) as client:
+        assert client(b"PING") == b"PONG"
+
+
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_refuse(server: ExternalValkey, tmp_path: Path, kind: str) -> None:
     """A proxy that refuses resets what is open and takes nothing new, until it is told otherwise."""

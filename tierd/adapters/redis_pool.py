@@ -85,7 +85,7 @@ class RedisPool:
             self._give_back(link)
 
     def drop_all(self) -> None:
-        """Closes every connection, those now lent when they come back: the server changed its role."""
+        """Lends no connection again that exists now, also none that is lent: the server changed its role."""
         self._epoch += 1
         self._drain()
 
@@ -125,7 +125,7 @@ class RedisPool:
             raise
 
     def _give_back(self, link: _Link) -> None:
-        if link.wire.settled and link.epoch == self._epoch:
+        if link.wire.settled:
             self._idle.append(link)
         else:
             link.connection.disconnect()

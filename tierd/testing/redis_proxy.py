@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 CONTROL_TIMEOUT_S = 5.0
 """For starting, stopping and switching; each is the work of an instant."""
 _BUFFER_BYTES = 1 << 20
+_STALL_POLL_S = 0.01
 _WRITES = frozenset((b"SET", b"UNLINK", b"DEL"))
 _OOM = b"OOM command not allowed when used memory > 'maxmemory'."
 _READONLY = b"READONLY You can't write against a read only replica."
@@ -40,6 +41,8 @@ class Mode(Enum):
     """Every `count`th SET is answered with an error; the server does not see it."""
     BLACK_HOLE = "black_hole"
     """Connections are accepted and read, and nothing is answered."""
+    STALL = "stall"
+    """Connections are accepted and not even read, so that large commands get stuck on their way."""
     REFUSE = "refuse"
     """Nobody listens; open connections are reset."""
     OUT_OF_MEMORY = "out_of_memory"
@@ -209,6 +212,7 @@ class RedisProxy:
         line = await reader.readuntil(b"\r\n")
         parts, name = [line], b""
         for word in range(int(line[1:])):
+            await self._while_stalled()
             length_line = await reader.readuntil(b"\r\n")
             length = int(length_line[1:])
             behaviour = self._behaviour
@@ -219,6 +223,10 @@ class RedisProxy:
             parts += [length_line, body]
             name = name or body[:-2].upper()
         return name, b"".join(parts)
+
+    async def _while_stalled(self) -> None:
+        while self._behaviour.mode is Mode.STALL:
+            await asyncio.sleep(_STALL_POLL_S)
 
     def _count(self, name: bytes) -> None:
         with self._arrived:
