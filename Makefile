@@ -63,7 +63,7 @@ proto: env
 	$(BIN)/python proto/generate.py
 
 bench: env
-	$(BIN)/python -m tests.bench $(BENCH)
+	$(BIN)/python tests/bench $(BENCH)
 
 mutants: env
 	$(BIN)/python tests/mutation/mutate.py --count $(COUNT) --seed $(SEED)
