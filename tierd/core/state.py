@@ -435,8 +435,8 @@ class State:
             parent = catalog.parent[row]
             if parent < 0 or catalog.birth[parent] != catalog.parent_birth[row]:
                 return
-            left = children[parent] = children[parent] - 1
-            if left == 0:
+            children[parent] -= 1
+            if children[parent] == 0 and tier.victims.out[parent]:
                 tier.victims.put_back(np.array([parent], np.int64))
 
         chosen = tier.victims.choose(count, self.moment(tier), self.protection(tier), departed)

@@ -45,6 +45,10 @@ class Protection(Protocol):
 class Victims(Protocol):
     """Rows of one tier, in the order of eviction."""
 
+    @property
+    def out(self) -> NDArray[np.bool_]:
+        """Rows that `put_back` would take back."""
+
     def insert(self, rows: I64Array) -> None:
         """Takes in distinct rows, or moves those that are in to where their statistics now put them."""
 
@@ -246,9 +250,9 @@ class _ClassList:
         else:
             self.stage.popleft()
 
-    def upcoming(self) -> list[int]:
-        """Rows that are likely to be first soon."""
-        return [row for row, _ in self.stage] + [entry[1] for entry in self.late[:STAGE_ROWS]]
+    def late_rows(self) -> list[int]:
+        """Latecomers that are likely to be first soon."""
+        return [entry[1] for entry in self.late[:STAGE_ROWS]]
 
 
 class ClassLists:
@@ -259,6 +263,7 @@ class ClassLists:
 
     def __init__(self, catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> None:
         self._rows = _Rows(catalog, children)
+        self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
         self._number: dict[int, int] = {}
         self._lists: list[_ClassList] = []
@@ -409,11 +414,11 @@ class _Merge:
         return ranks
 
     def rank(self, row: int, found: _ClassList) -> float:
-        """Rank of one row, learnt together with those that may follow it in its class."""
+        """Rank of one row, learnt together with those of latecomers that may follow it."""
         if row == NONE:
             return -np.inf
         if row not in self._known:
-            rows = [row, *(other for other in found.upcoming() if other not in self._known)]
+            rows = [row, *found.late_rows()]
             stats = stats_of(self._catalog, np.array(rows, np.int64))
             self._known.update(zip(rows, self._policy.ranks(stats, self._now).tolist(), strict=True))
         return self._known[row]
@@ -422,15 +427,15 @@ class _Merge:
         self, row: int, found: _ClassList, bar: float, most: int, protection: Protection
     ) -> list[int]:
         """The first row of a class, and those behind it that also rank above `bar`."""
-        rows = [row]
-        if most > 1 and not found.late and len(found.stage) > 1:
-            found.refine(self._rows, protection)
-            self.rank(found.stage[1][0] if len(found.stage) > 1 else row, found)
-            for other, _ in list(found.stage)[1:most]:
-                if self._known.get(other, -np.inf) <= bar:
-                    break
-                rows.append(other)
-        return rows
+        if most == 1 or found.late or len(found.stage) == 1:
+            return [row]
+        found.refine(self._rows, protection)
+        rows = [other for other, _ in found.stage][:most]
+        if bar == -np.inf:
+            return rows
+        ranks = self._policy.ranks(stats_of(self._catalog, np.array(rows, np.int64)), self._now)
+        behind = np.flatnonzero(ranks[1:] <= bar)
+        return rows[: behind[0] + 1] if len(behind) else rows
 
     def best(self, ranks: NDArray[np.float64], heads: I64Array) -> int:
         """The list whose head goes first, or NONE."""
@@ -451,6 +456,7 @@ class KeyHeap:
 
     def __init__(self, catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> None:
         self._rows = _Rows(catalog, children)
+        self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
         self._heap: list[tuple[float, Place, int, int]] = []
 
