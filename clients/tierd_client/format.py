@@ -212,14 +212,13 @@ def find_rows(index: NDArray[np.uint32], identity: U64Array, words: U64Array, sa
     bucket = first_bucket(words, salt, mask)
     for _ in range(len(index)):
         entry = index[bucket]
-        taken = entry != BUCKET_EMPTY
-        live = taken & (entry != BUCKET_TOMBSTONE)
-        candidate = entry.astype(np.int64) - 1
-        candidate[~live] = 0
-        match = live & (identity[candidate] == words[active]).all(axis=1)
+        live = (entry != BUCKET_EMPTY) & (entry != BUCKET_TOMBSTONE)
+        candidate = np.where(live, entry, 1).astype(np.int64) - 1
+        match = live & (identity[candidate, 0] == words[active, 0])
+        match[match] = (identity[candidate[match], 1:] == words[active[match], 1:]).all(axis=1)
         rows[active[match]] = candidate[match]
-        go_on = taken & ~match
-        if not go_on.any():
+        go_on = np.flatnonzero((entry != BUCKET_EMPTY) & ~match)
+        if not len(go_on):
             break
         active, bucket = active[go_on], (bucket[go_on] + 1) & mask
     return rows
