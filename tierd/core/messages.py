@@ -75,7 +75,11 @@ class Readmitted(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Identities of one command and their place in a chain."""
+    """Identities of one command and their place in a chain.
+
+    In a chain, ids[0] has `position` and `parent`, and each id is the parent of the next. `some`: these are
+    only some of a chain, with the offsets of each from `position`, and the identity before each (zeros: none).
+    """
 
     namespace: int
     group: int
@@ -83,13 +87,34 @@ class Ids:
     chain: bool = False
     position: int = 0
     parent: bytes | None = None
+    some: tuple[NDArray[np.int64], U8Array] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    def positions(self) -> NDArray[np.int64]:
+        """Position of each id in its chain; outside a chain all are at `position`."""
+        if not self.chain:
+            return np.full(len(self.ids), self.position, np.int64)
+        return self.position + (np.arange(len(self.ids)) if self.some is None else self.some[0])
+
+    def before(self) -> U8Array:
+        """Identity before each id of a chain; zeros where it is unknown."""
+        if self.some is not None:
+            return self.some[1]
+        before = np.zeros_like(self.ids)
+        before[1:] = self.ids[:-1]
+        if self.parent is not None:
+            before[0] = np.frombuffer(self.parent, np.uint8)
+        return before
+
     def take(self, indices: NDArray[np.int64]) -> Ids:
-        """Some of them, as free-standing ids (their links were set by the first command)."""
-        return Ids(self.namespace, self.group, np.ascontiguousarray(self.ids[indices]))
+        """Some of them, each still at its place."""
+        ids = np.ascontiguousarray(self.ids[indices])
+        if not self.chain:
+            return Ids(self.namespace, self.group, ids, False, self.position)
+        some = (self.positions()[indices] - self.position, np.ascontiguousarray(self.before()[indices]))
+        return Ids(self.namespace, self.group, ids, True, self.position, None, some)
 
 
 # --- commands -----------------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ class State:
         rows = self.catalog.insert(ids)
         catalog = self.catalog
         catalog.namespace[rows], catalog.group[rows] = blocks.namespace, blocks.group
-        catalog.position[rows] = blocks.position + places if blocks.chain else blocks.position
+        catalog.position[rows] = blocks.positions()[places]
         catalog.size[rows] = size
         if self.policy.common.persist:
             found, records = self.ghosts.take(ids)
@@ -374,22 +374,26 @@ class State:
         """Sets the parents of those ids of a chain that have rows."""
         if not blocks.chain:
             return
-        before = np.empty_like(rows)
-        before[1:] = rows[:-1]
-        before[0] = NO_ROW
-        if blocks.parent is not None:
-            before[0] = self.catalog.find(np.frombuffer(blocks.parent, np.uint8)[None, :])[0]
+        before = self._rows_before(blocks, rows)
         known = (rows != NO_ROW) & (before != NO_ROW)
         if known.any():
             self._set_parents(rows[known], before[known])
 
+    def _rows_before(self, blocks: Ids, rows: I64Array) -> I64Array:
+        if blocks.some is not None:
+            return self.catalog.find(blocks.before())
+        before = np.empty_like(rows)
+        before[1:] = rows[:-1]
+        before[0] = NO_ROW if blocks.parent is None else self.catalog.find(blocks.before()[:1])[0]
+        return before
+
     def ancestors(self, blocks: Ids) -> I64Array:
         """Rows of the chain before ids[0], the nearest first, as far as they are known."""
-        if not blocks.chain or blocks.parent is None:
+        if not blocks.chain:
             return np.empty(0, np.int64)
-        row = int(self.catalog.find(np.frombuffer(blocks.parent, np.uint8)[None, :])[0])
+        row = int(self.catalog.find(blocks.before()[:1])[0])
         rows: list[int] = []
-        while row != NO_ROW and len(rows) <= blocks.position:
+        while row != NO_ROW and len(rows) < self.catalog.capacity:
             rows.append(row)
             row = int(self.catalog.parents(np.array([row]))[0])
         return np.array(rows, np.int64)
