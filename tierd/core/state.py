@@ -376,6 +376,8 @@ class State:
             return
         before = self._rows_before(blocks, rows)
         known = (rows != NO_ROW) & (before != NO_ROW)
+        # A parent lies before its child, whatever a client says: no block is kept by a ring of links.
+        known &= self.catalog.position[before] < self.catalog.position[rows]
         if known.any():
             self._set_parents(rows[known], before[known])
 
