@@ -22,7 +22,7 @@ from tierd.core.room import Room, obtain
 from tierd.core.sequences import begin_request, count_accesses, find_sequence
 from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
-from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array
+from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, words_of
 
 
 def reserve(state: State, command: Reserve) -> ReserveReply:
@@ -92,8 +92,8 @@ def _standing(state: State, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
 
 def _mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8]) -> None:
     wanted = np.flatnonzero(outcomes == 0)
-    first_words = ids[wanted, :8]
-    if len(np.unique(first_words.copy().view(np.uint64))) == len(wanted):
+    first_words = words_of(ids)[wanted, 0]
+    if len(set(first_words.tolist())) == len(wanted):
         return
     seen: set[bytes] = set()
     for place, key in zip(wanted.tolist(), split(ids[wanted]), strict=True):
@@ -148,10 +148,14 @@ def _written(
     rows = state.catalog.find(ids)
     copies = tier.copies
     mine = (rows != NO_ROW) & (copies.state[rows] == STATE_FILLING) & (copies.generation[rows] == generations)
-    mine &= np.array([(tier.tier, row) in session.reservations for row in rows.tolist()], bool)
-    _, first = np.unique(rows, return_index=True)
-    places = np.sort(first[mine[first]])
-    return places, rows[places]
+    reservations, seen, places = session.reservations, set[int](), list[int]()
+    for place in np.flatnonzero(mine).tolist():
+        row = int(rows[place])
+        if (tier.tier, row) in reservations and row not in seen:
+            seen.add(row)
+            places.append(place)
+    found = np.array(places, np.int64)
+    return found, rows[found]
 
 
 def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:

@@ -269,9 +269,10 @@ class State:
 
     def unpin(self, rows: I64Array) -> None:
         np.subtract.at(self.pins, rows, 1)
-        free = np.unique(rows[self.pins[rows] == 0])
+        free = rows[self.pins[rows] == 0]
         for tier in self.tiers.values():
-            tier.victims.put_back(free)
+            if tier.victims.out[free].any():
+                tier.victims.put_back(np.unique(free))
 
     def protection(self, tier: TierState) -> Protection:
         """Which rows may not leave this tier now."""
@@ -340,11 +341,15 @@ class State:
 
     def abandon(self, tier: TierState, rows: I64Array) -> None:
         """FILLING copies end, their slots are free."""
+        if not len(rows):
+            return
         tier.copies.abort(rows)
         self._left(tier, rows)
 
     def drop(self, tier: TierState, rows: I64Array, *, chosen: bool = False) -> None:
         """READY copies end. `chosen`: as victims, so that their parents have been told."""
+        if not len(rows):
+            return
         tier.copies.drop(rows)
         tier.victims.discard(rows)
         if tier.tier == Tier.SPILL:
