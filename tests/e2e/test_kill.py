@@ -1,0 +1,171 @@
+"""kill -9 of the daemon under load, against a Valkey that lives on: what was acknowledged is served afterwards.
+
+    test ── starts and kills ──▶ tierd serve ◀── puts, gets, leases ── two workers (kill_worker.py)
+                                      ▲
+                                      └── half-written slots, a lease ── a holder (kill_holder.py)
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from block_pattern import wrong_bytes
+from kill_holder import SLOTS
+from kill_worker import BLOCK_BYTES, CHAIN_BLOCKS, LAYOUT, ids_of_chain, numbers_of_chain
+from worker_process import WorkerProcess
+
+from tierd.testing.serve import ServeProcess, StartDaemon
+from tierd.testing.valkey import ExternalValkey
+from tierd_client import Client, Identities, PutOutcome, Tier
+from tierd_client.admin import Occupancy
+from tierd_client.namespace import Namespace
+
+KILLS = 20
+SETTINGS: dict[str, Any] = {
+    "host_bytes": "4MiB", "hbm_bytes": "1MiB", "spill_bytes_max": "256MiB", "catalog_rows": 8192,
+    "log_level": "info",
+}
+HELD_CHAIN = 10_000
+"""Stored before the workers start, by the test; the holder leases it."""
+
+
+@pytest.fixture
+def workers() -> Iterator[list[WorkerProcess]]:
+    """Worker processes of a test, killed at its end whatever happened."""
+    started: list[WorkerProcess] = []
+    yield started
+    for worker in started:
+        worker.kill()
+
+
+def acknowledged(workers: list[WorkerProcess]) -> Counter[int]:
+    """Accesses that the daemon acknowledged, per number of a block."""
+    touches: Counter[int] = Counter()
+    for worker in workers:
+        for line in worker.lines:
+            touches.update(line.get("stored", []))
+            touches.update(line.get("read", []))
+    return touches
+
+
+def stored(workers: list[WorkerProcess]) -> set[int]:
+    return {number for worker in workers for line in worker.lines for number in line.get("stored", [])}
+
+
+def progress(worker: WorkerProcess, rounds: int) -> None:
+    """Waits until the worker was acknowledged so many more things."""
+
+    def count() -> int:
+        return sum("failed" not in line for line in worker.lines)
+
+    before = count()
+    worker.wait_for(lambda: count() >= before + rounds)
+
+
+def assert_no_fault(server: ServeProcess) -> None:
+    """The daemon logged no error of its own since its start."""
+    faults = [line for line in server.lines if '"level": "error"' in line or "Traceback" in line]
+    assert not faults, "".join(faults)
+
+
+def assert_conserved(occupancy: Occupancy) -> None:
+    for tier in occupancy.tiers.values():
+        parts = (tier.free_bytes, tier.used_bytes, tier.reserved_bytes, tier.quarantined_bytes)
+        assert min(parts) >= 0 and sum(parts) == tier.capacity_bytes, tier
+
+
+def id_of(ns: Namespace, number: int) -> Identities:
+    chain, place = divmod(number, CHAIN_BLOCKS)
+    return ids_of_chain(ns, chain)[place : place + 1]
+
+
+def assert_served(client: Client, expected: Counter[int], numbers: set[int]) -> None:
+    """Each of these blocks is served with its bytes, and with a record of all acknowledged accesses."""
+    ns = client.namespace(LAYOUT)
+    lost, wrong, forgetful = [], [], []
+    for chain in sorted({number // CHAIN_BLOCKS for number in numbers}):
+        ids = ids_of_chain(ns, chain)
+        records = client.admin.describe(ids)
+        blocks = ns.get(ids, timeout_s=10.0)
+        for number, record, block in zip(numbers_of_chain(chain), records, blocks, strict=True):
+            if number not in numbers:
+                continue
+            if block is None or record is None:
+                lost.append((number, record))
+            elif wrong_bytes(block, number):
+                wrong.append(number)
+            elif record.touches < expected[number] or not record.crf > 0 or not 0 < record.ema <= 1:
+                forgetful.append((number, expected[number], record))
+    assert (lost, wrong, forgetful) == ([], [], [])
+
+
+@pytest.mark.slow
+def test_twenty_kills_under_load(
+    daemon: StartDaemon, valkey: ExternalValkey, workers: list[WorkerProcess]
+) -> None:
+    """Through 20 kills every acknowledged block is served with its bytes and its record, no view of a lease
+    changes, late writes into a half-written slot reach no block, and in the end every slot is free again."""
+    server = daemon(spill=valkey.unix_url, **SETTINGS)
+    with Client(server.address) as client:
+        put_chain(client, HELD_CHAIN)
+    holder = WorkerProcess("kill_holder.py", server.address, HELD_CHAIN)
+    workers.append(holder)
+    holder.wait_for(lambda: any("holding" in line for line in holder.lines))
+    loaders = [WorkerProcess("kill_worker.py", server.address, number) for number in range(2)]
+    workers += loaders
+    chance = random.Random(20)
+    for kill in range(KILLS):
+        for worker in loaders:
+            progress(worker, chance.randrange(3, 25))
+        server.kill()
+        assert_no_fault(server)
+        server.start()
+        holder.tell("scribble")
+        if kill % 5 == 4:
+            with Client(server.address, connect_timeout_s=30.0) as client:
+                assert_conserved(client.admin.occupancy())
+                assert_served(client, acknowledged(loaders), stored(loaders))
+    assert_unharmed(server, holder, loaders)
+    assert_nothing_is_left(server, workers)
+
+
+def put_chain(client: Client, chain: int) -> None:
+    from block_pattern import pattern
+
+    ns = client.namespace(LAYOUT)
+    blocks = [pattern(number, BLOCK_BYTES) for number in numbers_of_chain(chain)]
+    assert set(ns.put(ids_of_chain(ns, chain), blocks)) == {PutOutcome.STORED}
+
+
+def assert_unharmed(server: ServeProcess, holder: WorkerProcess, loaders: list[WorkerProcess]) -> None:
+    """What the workers saw and what is served now is right, while a holder scribbles and tries to commit."""
+    for worker in loaders:
+        progress(worker, 10)
+        worker.finish()
+    assert holder.ask("check") == {"check": CHAIN_BLOCKS, "wrong": 0}
+    assert holder.ask("commit")["commit"] in ("NotFound", "FailedPrecondition")
+    holder.ask("scribble")
+    assert sum(line.get("wrong", 0) for worker in loaders for line in worker.lines) == 0
+    with Client(server.address) as client:
+        occupancy = client.admin.occupancy()
+        assert_conserved(occupancy)
+        assert occupancy.tiers[Tier.HOST].quarantined_bytes == SLOTS * BLOCK_BYTES
+        assert_served(client, acknowledged(loaders), stored(loaders))
+        seen = Counter(key for worker in loaders for line in worker.lines for key in line)
+        moved = occupancy.tiers[Tier.SPILL].blocks
+        print("seen", seen, "spilled", moved, "stored", len(stored(loaders)))
+
+
+def assert_nothing_is_left(server: ServeProcess, workers: list[WorkerProcess]) -> None:
+    """With all clients gone and everything cleared, free is capacity in every tier."""
+    workers[0].finish()
+    with Client(server.address) as client:
+        client.admin.clear(ghosts=True)
+        occupancy = client.admin.occupancy()
+        assert (occupancy.sessions, occupancy.leases, occupancy.identities) == (1, 0, 0)
+        for tier in occupancy.tiers.values():
+            assert tier.free_bytes == tier.capacity_bytes, tier
