@@ -2,13 +2,14 @@
 # make demo    env, then `tierd demo`
 # make test    env, then everything the check runs: ruff, mypy, stubs, pytest
 # make proto   regenerates the stubs in clients/tierd_client/v1
+# make docs    regenerates docs/settings.md from the settings
 # make bench   prints the benchmarks as JSON; BENCH="evict_flat" for some of them
 # make mutants draws 60 mutants of the core by a seed and says which the tests kill
 # make clean   removes .venv and all caches
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types stubs pytest proto bench mutants clean
+.PHONY: help env demo test lint types stubs pytest proto docs bench mutants clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -61,6 +62,9 @@ pytest: env
 
 proto: env
 	$(BIN)/python proto/generate.py
+
+docs: env
+	$(BIN)/python tests/arch/settings_table.py > docs/settings.md
 
 bench: env
 	$(BIN)/python tests/bench $(BENCH)
