@@ -119,6 +119,7 @@ class Catalog:
 
     def _rebuild_index(self) -> None:
         words = self.table.words
-        words[WORD_INDEX_EPOCH] += np.uint64(1)
+        # Odd already where a daemon was killed in the middle of this.
+        words[WORD_INDEX_EPOCH] |= np.uint64(1)
         self.index.rebuild(np.flatnonzero(self.used))
         words[WORD_INDEX_EPOCH] += np.uint64(1)

@@ -5,7 +5,7 @@ What a process may still touch is freed only when it is dead or has said that it
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 
 import numpy as np
 
@@ -88,36 +88,48 @@ def recover(state: State, survivors: frozenset[int]) -> int:
     state.start_generations(boots << GENERATION_BITS)
     state.sessions.forget_others(survivors)
     rows = _sound_rows(state)
-    for tier in state.tiers.values():
-        _keep_copies(state, tier, rows)
+    orphans = {number: _keep_copies(state, tier, rows) for number, tier in state.tiers.items()}
     _clear_tiers_off(state)
-    _revive_sessions(state)
+    _revive_sessions(state, orphans)
     kept = np.flatnonzero((state.catalog.state != STATE_ABSENT).any(axis=0))
     _adopt(state, kept, rows)
+    # A reader that slept through the restart must not take what it finds for what it began to read.
+    state.catalog.sequence += np.uint32(2)
     return len(kept)
 
 
 def _sound_rows(state: State) -> I64Array:
-    """Rows that the last boot did not leave half-written. The rest lose their copies."""
+    """Rows to be believed: those that are not half-written, and of those that are the ones with a READY copy.
+
+    Whatever was being written there, its READY copies are whole: what makes a copy READY is stored after all
+    that belongs to it, what ends it before its slot is given to another, and an identity changes only while it
+    has no copy.
+    """
     catalog = state.catalog
     odd = catalog.sequence % 2 == 1
-    anonymous = ~catalog.identity.any(axis=1)
-    catalog.state[:, odd | anonymous] = STATE_ABSENT
+    sound = catalog.identity.any(axis=1) & (~odd | (catalog.state == STATE_READY).any(axis=0))
+    catalog.state[:, ~sound] = STATE_ABSENT
     catalog.sequence[odd] += np.uint32(1)
-    return np.flatnonzero(~(odd | anonymous))
+    return np.flatnonzero(sound)
 
 
-def _keep_copies(state: State, tier: TierState, rows: I64Array) -> None:
-    """READY copies whose slots are possible and their own are kept; FILLING ones are not."""
+def _keep_copies(state: State, tier: TierState, rows: I64Array) -> dict[int, int]:
+    """READY copies whose slots are possible and their own are kept; FILLING ones are not.
+
+    Returns the slots, address -> bytes, that survivors may touch and no kept copy owns.
+    """
+    orphans: dict[int, int] = {}
     copies, catalog = tier.copies, state.catalog
     copies.state[copies.state == STATE_FILLING] = STATE_ABSENT
     ready = rows[copies.state[rows] == STATE_READY]
     if copies.arena is not None:
         ready = _without_overlaps(state, tier, ready)
         slots = [(int(copies.address[row]), slot_bytes(int(catalog.size[row]))) for row in ready.tolist()]
-        copies.arena.claim(sorted(slots + _orphan_slots(state, tier, slots)))
+        orphans = _orphan_slots(state, tier, slots)
+        copies.arena.claim(sorted(slots + list(orphans.items())))
     copies.used = int(((catalog.size[ready].astype(np.int64) + 4095) // 4096).sum()) * 4096
     copies.blocks = len(ready)
+    return orphans
 
 
 def _without_overlaps(state: State, tier: TierState, ready: I64Array) -> I64Array:
@@ -139,15 +151,18 @@ def _without_overlaps(state: State, tier: TierState, ready: I64Array) -> I64Arra
     return kept
 
 
-def _orphan_slots(state: State, tier: TierState, claimed: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Slots that a survivor may touch and no kept copy owns."""
+def _orphan_slots(state: State, tier: TierState, claimed: list[tuple[int, int]]) -> dict[int, int]:
     found = {
         int(state.sessions.hold_address[hold]): slot_bytes(int(state.sessions.hold_bytes[hold]))
         for hold in np.flatnonzero(state.sessions.hold_session).tolist()
         if _slot_exists(state, tier, hold)
     }
-    owned = sorted(claimed)
-    return [(address, size) for address, size in sorted(found.items()) if not _overlaps(owned, address, size)]
+    owned, orphans = sorted(claimed), dict[int, int]()
+    for address, size in sorted(found.items()):
+        if not _overlaps(owned, address, size):
+            orphans[address] = size
+            insort(owned, (address, size))
+    return orphans
 
 
 def _slot_exists(state: State, tier: TierState, hold: int) -> bool:
@@ -170,24 +185,16 @@ def _clear_tiers_off(state: State) -> None:
             state.catalog.state[number - 1] = STATE_ABSENT
 
 
-def _revive_sessions(state: State) -> None:
+def _revive_sessions(state: State, orphans: dict[Tier, dict[int, int]]) -> None:
     """Survivors keep their leases where the block is still there; their other slots are in quarantine."""
     sessions = state.sessions
+    owners = {number: _owners(tier) for number, tier in state.tiers.items()}
     for number in sessions.number[sessions.number != 0].tolist():
         session, lease = sessions.revive(number), Lease()
         for hold in sessions.holds_of(number).tolist():
             session.held += 1
             tier = state.tiers.get(Tier(int(sessions.hold_tier[hold])))
-            row = _leased_row(tier, sessions, hold) if tier else NO_ROW
-            if tier is not None and row != NO_ROW:
-                tier.copies.leases[row] += 1
-                lease.rows.append(row)
-                lease.tiers.append(tier.tier)
-                lease.holds.append(hold)
-            elif tier is not None and _slot_is_orphan(state, tier, hold):
-                tier.copies.bar(int(sessions.hold_address[hold]), slot_bytes(int(sessions.hold_bytes[hold])))
-                sessions.quarantine(session, hold)
-            else:
+            if tier is None or not _take_up(tier, sessions, session, lease, hold, owners, orphans):
                 sessions.unhold(session, [hold])
         if lease.rows:
             session.leases[sessions.new_lease()] = lease
@@ -195,20 +202,36 @@ def _revive_sessions(state: State) -> None:
             sessions.close(session)
 
 
-def _slot_is_orphan(state: State, tier: TierState, hold: int) -> bool:
-    """Whether no kept copy owns the slot of a hold."""
-    address = int(state.sessions.hold_address[hold])
-    owned = (tier.copies.state == STATE_READY) & (tier.copies.address == np.uint64(address))
-    return _slot_exists(state, tier, hold) and not owned.any()
+def _take_up(
+    tier: TierState, sessions: Sessions, session: Session, lease: Lease, hold: int,
+    owners: dict[Tier, dict[int, int]], orphans: dict[Tier, dict[int, int]],
+) -> bool:
+    """Goes on with one hold of a survivor; False when there is nothing left to hold."""
+    address = int(sessions.hold_address[hold])
+    row = owners[tier.tier].get(address, NO_ROW)
+    if _is_lease_of(tier, sessions, hold, row):
+        tier.copies.leases[row] += 1
+        lease.rows.append(row)
+        lease.tiers.append(tier.tier)
+        lease.holds.append(hold)
+        return True
+    if address in orphans[tier.tier]:
+        tier.copies.bar(address, orphans[tier.tier][address])
+        sessions.quarantine(session, hold)
+        return True
+    return False
 
 
-def _leased_row(tier: TierState, sessions: Sessions, hold: int) -> int:
-    copies = tier.copies
-    if sessions.hold_kind[hold] != HOLD_LEASE:
-        return NO_ROW
-    same = (copies.address == sessions.hold_address[hold]) & (copies.generation == sessions.hold_generation[hold])
-    found = np.flatnonzero(same & (copies.state == STATE_READY))
-    return int(found[0]) if len(found) else NO_ROW
+def _owners(tier: TierState) -> dict[int, int]:
+    """Address of each READY copy -> its row."""
+    rows = np.flatnonzero(tier.copies.state == STATE_READY)
+    return dict(zip(tier.copies.address[rows].tolist(), rows.tolist(), strict=True))
+
+
+def _is_lease_of(tier: TierState, sessions: Sessions, hold: int, row: int) -> bool:
+    """Whether a hold is a lease of the very copy that this row has."""
+    same = row != NO_ROW and tier.copies.generation[row] == sessions.hold_generation[hold]
+    return bool(same and sessions.hold_kind[hold] == HOLD_LEASE)
 
 
 def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:

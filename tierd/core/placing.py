@@ -18,7 +18,7 @@ from tierd.core.messages import (
     ReserveReply,
     Tier,
 )
-from tierd.core.room import Room, obtain
+from tierd.core.room import Room, free_rows, obtain
 from tierd.core.sequences import begin_request, count_accesses, find_sequence
 from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
@@ -41,7 +41,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
         count_accesses(state, sequence, blocks.ids[exists], rows[exists])
     room = _make_room(state, tier, command, rows, len(wanted))
     addresses = room.addresses
-    granted = _limit_by_rows(state, tier, wanted[: len(addresses)], rows, addresses, command.block_bytes)
+    granted = _limit_by_rows(state, tier, command, wanted[: len(addresses)], rows, addresses)
     outcomes[wanted] = Reserved.PENDING if room.waiting else Reserved.FULL
     outcomes[granted] = Reserved.GRANTED
     fresh = granted[rows[granted] == NO_ROW]
@@ -63,8 +63,12 @@ def _make_room(state: State, tier: TierState, command: Reserve, rows: I64Array, 
     room = Room(tier.copies.allocate(command.block_bytes, count))
     if len(room.addresses) == count:
         return room
-    guard = np.concatenate([rows[rows != NO_ROW], state.ancestors(command.blocks)])
-    return obtain(state, tier, command.block_bytes, count, guard, room)
+    return obtain(state, tier, command.block_bytes, count, _guard(state, command, rows), room)
+
+
+def _guard(state: State, command: Reserve, rows: I64Array) -> I64Array:
+    """Rows that a request must not lose to itself: those it names, and the chain before them."""
+    return np.concatenate([rows[rows != NO_ROW], state.ancestors(command.blocks)])
 
 
 def _arena(state: State, number: Tier) -> TierState:
@@ -103,12 +107,14 @@ def _mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8]) -> None:
 
 
 def _limit_by_rows(
-    state: State, tier: TierState, granted: I64Array, rows: I64Array, addresses: list[int], size: int
+    state: State, tier: TierState, command: Reserve, granted: I64Array, rows: I64Array, addresses: list[int]
 ) -> I64Array:
-    """Gives slots back for which the catalog has no row left."""
+    """Gives slots back for which the catalog has no row left, and none can be freed."""
     fresh = np.cumsum(rows[granted] == NO_ROW)
+    if len(fresh) and fresh[-1] > state.catalog.free_rows:
+        free_rows(state, int(fresh[-1]) - state.catalog.free_rows, _guard(state, command, rows))
     fits = granted[fresh <= state.catalog.free_rows]
-    tier.copies.give_back(size, addresses[len(fits) : len(granted)])
+    tier.copies.give_back(command.block_bytes, addresses[len(fits) : len(granted)])
     return fits
 
 

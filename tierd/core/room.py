@@ -15,7 +15,7 @@ from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Move, MoveResult, Record, Tier
 from tierd.core.state import MoveInFlight, State, TierState
-from tierd_client.format import I64Array
+from tierd_client.format import STATE_ABSENT, I64Array
 
 MOST_FAILED = 4096
 
@@ -97,6 +97,9 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
     if target.tier == Tier.SPILL and not state.spill_up:
         state.spare(tier, rows)
         return
+    filling = target.copies.state[rows] != STATE_ABSENT
+    state.spare(tier, rows[filling])
+    rows = rows[~filling]
     able = max(0, state.settings.max_moves - len(state.moves))
     state.spare(tier, rows[able:])
     rows = rows[:able]
@@ -107,6 +110,30 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
         started, spared = of[: len(lower.addresses)], of[len(lower.addresses) :]
         start_moves(state, tier, target, started, lower.addresses, like)
         state.spare(tier, spared)
+
+
+def free_rows(state: State, wanted: int, guard: I64Array) -> None:
+    """Makes room in the catalog, as far as it can: drops blocks that have one copy, from the lowest tier up."""
+    state.pin(guard)
+    try:
+        for tier in reversed(state.tiers.values()):
+            wanted -= _drop_only_copies(state, tier, wanted)
+    finally:
+        state.unpin(guard)
+
+
+def _drop_only_copies(state: State, tier: TierState, wanted: int) -> int:
+    spared, dropped = np.empty(0, np.int64), 0
+    while dropped < wanted and len(chosen := state.choose(tier, wanted - dropped)):
+        here = np.zeros(len(chosen), bool)
+        for other in state.tiers.values():
+            here |= (other is not tier) & (other.copies.state[chosen] != STATE_ABSENT)
+        spared = np.concatenate([spared, chosen[here]])
+        state.note_evicted(tier, chosen[~here])
+        state.drop(tier, chosen[~here], chosen=True)
+        dropped += int(np.count_nonzero(~here))
+    state.spare(tier, spared)
+    return dropped
 
 
 def by_size(state: State, rows: I64Array) -> list[tuple[int, I64Array]]:
@@ -126,7 +153,9 @@ def start_moves(
         state.reserve(target, one, [address], -op)
         source.copies.moves[row] += 1
         leave = (like.source,) if like.chosen else like.leave
-        state.moves[op] = MoveInFlight(row, source.tier, target.tier, leave, like.chosen, like.allow_drop)
+        state.moves[op] = MoveInFlight(
+            row, source.tier, target.tier, leave, like.chosen, like.allow_drop, int(state.catalog.touches[row])
+        )
         if like.chosen:
             source.leaving.add(row)
         state.effects.append(_describe(state, op, row, source, target, address))
@@ -225,7 +254,7 @@ def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierSt
     else:
         target.counters.promoted += 1
     if move.chosen:
-        if _may_leave(state, source, rows):
+        if _may_leave(state, source, rows, move.touches):
             state.note_evicted(source, rows)
             state.drop(source, rows, chosen=True)
         else:
@@ -238,9 +267,9 @@ def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierSt
             state.drop(tier, rows)
 
 
-def _may_leave(state: State, source: TierState, rows: I64Array) -> bool:
+def _may_leave(state: State, source: TierState, rows: I64Array, touches: int) -> bool:
     """Whether a victim that now lies below is still one: nobody took it up, no child stayed behind."""
-    if state.protected(source, rows)[0]:
+    if state.protected(source, rows)[0] or state.catalog.touches[rows[0]] != touches:
         return False
     if not state.policy.common.leaf_only:
         return True

@@ -44,6 +44,8 @@ FIRST_AGE = 50.0
 """Characteristic age of a tier before it evicted anything, in steps."""
 AGE_WEIGHT = 0.02
 """Weight of one request that evicts in the mean of the ages."""
+WORD_AGES = 8
+"""Header words of the catalog from here: the characteristic age of each tier (f64)."""
 ARENA_TIERS = (Tier.HBM, Tier.HOST)
 
 
@@ -109,7 +111,11 @@ class Counters:
 class TierState:
     """One tier that is on."""
 
-    def __init__(self, copies: TierCopies) -> None:
+    def __init__(self, copies: TierCopies, age: NDArray[np.float64]) -> None:
+        """`age`: where the characteristic age is kept, one number; 0 before the tier's first start."""
+        self._age = age
+        if not age[0]:
+            age[0] = FIRST_AGE
         self.copies = copies
         self.tier = copies.tier
         self.children = np.zeros(copies.catalog.capacity, np.int32)
@@ -117,10 +123,18 @@ class TierState:
         self.leaving: set[int] = set()
         """Rows whose copy here goes as soon as a move down has ended."""
         self.victims: Victims
-        self.age = FIRST_AGE
         self.evicted_idle: list[int] = []
         """Idle ages of what the command in hand evicted."""
         self.counters = Counters()
+
+    @property
+    def age(self) -> float:
+        """The characteristic age T: mean idle age of what the tier evicts, in steps. Survives restarts."""
+        return float(self._age[0])
+
+    @age.setter
+    def age(self, steps: float) -> None:
+        self._age[0] = steps
 
 
 @dataclass(slots=True)
@@ -137,7 +151,7 @@ class Sequence:
 @dataclass(slots=True)
 class MoveInFlight:
     """A copy on its way. `leave`: tiers whose copy goes when it has arrived. `chosen`: as a victim of the
-    source tier. `allow_drop`: those copies go even if it cannot arrive."""
+    source tier. `allow_drop`: those copies go even if it cannot arrive. `touches`: accesses when it began."""
 
     row: int
     source: Tier
@@ -145,6 +159,7 @@ class MoveInFlight:
     leave: tuple[Tier, ...] = ()
     chosen: bool = False
     allow_drop: bool = False
+    touches: int = 0
 
 
 @dataclass(slots=True)
@@ -187,7 +202,8 @@ class State:
         self.tiers: dict[Tier, TierState] = {}
         for spec in sorted(settings.tiers, key=lambda spec: spec.tier):
             copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable)
-            self.tiers[spec.tier] = TierState(copies)
+            age = tables.catalog.words[WORD_AGES + spec.tier - 1 :][:1].view(np.float64)
+            self.tiers[spec.tier] = TierState(copies, age)
         self.sequences: dict[tuple[int, str], Sequence] = {}
         self.recent: OrderedDict[tuple[int, str], Sequence] = OrderedDict()
         """Sequences that closed a short while ago, the latest last."""

@@ -319,13 +319,13 @@ def test_a_sequence_cannot_be_opened_twice(daemon: ScriptedDaemon, client: Clien
         pass
 
 
-def test_a_late_report_opens_its_sequence_once_more(daemon: ScriptedDaemon, client: Client) -> None:
+def test_a_late_report_goes_to_the_daemon_as_it_is(daemon: ScriptedDaemon, client: Client) -> None:
     """A report for a sequence that has just closed reaches the daemon; one for an unknown name is NotFound."""
     ns = client.namespace(LAYOUT)
     with ns.sequence("r", IDS[:2]):
         assert ns.observe("r", attention=[0.5, 0.5]) == 1
     assert ns.observe("r", attention=[0.5, 0.5], steps=3) == 2
-    assert [daemon.calls[name] for name in ("OpenSequence", "Observe", "CloseSequence")] == [2, 2, 2]
+    assert [daemon.calls[name] for name in ("OpenSequence", "Observe", "CloseSequence")] == [1, 2, 1]
     with pytest.raises(errors.NotFound, match="'other'"):
         ns.observe("other")
 
