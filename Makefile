@@ -54,7 +54,7 @@ types: env
 stubs: env
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(BIN)/python proto/generate.py --check "$$fresh" && \
-	diff -r --exclude=__pycache__ "$$fresh" clients/tierd_client/v1 || \
+	diff -rq --exclude=__pycache__ "$$fresh" clients/tierd_client/v1 || \
 	{ echo 'The stubs are not those of proto/: run make proto.'; exit 1; }
 
 pytest: env

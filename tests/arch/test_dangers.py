@@ -112,8 +112,19 @@ def test_skips_have_reasons() -> None:
         if dotted(call)[1] in ("skip", "skipif", "xfail")
     ]
     assert not [where(path, call) for path, call in marks if not _has_reason(call)]
+    assert not [where(path, one) for path in TESTS for one in _decorators(path) if _is_bare_mark(one)]
 
 
 def _has_reason(call: ast.Call) -> bool:
     said = keyword(call, "reason")
     return said is not None or (dotted(call)[1] == "skip" and bool(call.args))
+
+
+def _decorators(path: Path) -> Iterator[ast.expr]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return (one for node in ast.walk(tree_of(path)) if isinstance(node, kinds) for one in node.decorator_list)
+
+
+def _is_bare_mark(decorator: ast.expr) -> bool:
+    """`@pytest.mark.skip` without a call, so without a reason."""
+    return isinstance(decorator, ast.Attribute) and decorator.attr in ("skip", "xfail")
