@@ -240,6 +240,7 @@ def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     gone = np.ones(catalog.capacity, bool)
     gone[rows] = False
     catalog.identity[gone] = 0
+    catalog.birth[gone] += np.uint32(1)  # their children, if any stayed, are nobody's now
     catalog.adopt(rows)
     parents = catalog.parents(rows)
     for tier in state.tiers.values():
