@@ -1,0 +1,654 @@
+"""A seeded simulation of a whole machine around the engine: workers, mover, spill server, restarts.
+
+    python -m tierd.testing.simulation --seed 7 --steps 2000
+
+One random number generator decides everything: which worker does what, which move ends when and how, when the
+spill server fails, when a process dies, when the daemon is killed (between two commands, or in the middle of
+one) and starts again from its tables. A shadow memory knows what each page holds and who may touch it. Checked:
+whoever reads a leased block finds the committed block of its identity; no range is handed out that someone
+alive may still touch; what was known is not a miss; what was READY is READY with its record after a kill;
+the invariants of the core; and that in the end every byte comes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import numpy as np
+
+from tierd.core.engine import Engine
+from tierd.core.invariants import check as check_invariants
+from tierd.core.messages import (
+    Abort,
+    Aborted,
+    Acquire,
+    Acquired,
+    AcquireReply,
+    BlockFilter,
+    BlockPage,
+    BlockView,
+    Clear,
+    CloseSequence,
+    Command,
+    Commit,
+    Committed,
+    DropDamaged,
+    EndSession,
+    Evict,
+    Evicted,
+    Explain,
+    Finish,
+    Ids,
+    ListBlocks,
+    LookedUp,
+    Lookup,
+    Move,
+    Observe,
+    Occupancy,
+    OccupancyReply,
+    OpenSequence,
+    OpenSession,
+    Outcomes,
+    Plan,
+    Presence,
+    Readmit,
+    Release,
+    Reply,
+    Reserve,
+    Reserved,
+    ReserveReply,
+    SetPolicy,
+    SpillState,
+    Tier,
+)
+from tierd.testing.machine import (
+    POLICIES,
+    Killed,
+    Scale,
+    build_engine,
+    build_settings,
+    build_tables,
+    killed_after,
+)
+from tierd.testing.mover import SimulatedMover, Store
+from tierd.testing.prompts import Prompt, checksum_of, draw_prompt, unpack
+from tierd.testing.shadow import Hold, Shadow, Use, Violation
+from tierd.testing.worker import Slot, Waiting, Worker, packed_slots
+from tierd_client.format import STATE_ABSENT, U8Array
+
+ARENAS = (Tier.HBM, Tier.HOST)
+KEPT_EVENTS = 30
+"""Events that a violation prints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run met: how often each event happened and each outcome was given."""
+
+    events: Counter[str]
+    outcomes: Counter[str]
+    digest: int
+
+
+@dataclass
+class Simulation:
+    """One machine and its random numbers."""
+
+    seed: int
+    scale: Scale = field(default_factory=Scale)
+    check_every: int = 10
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        draw = self.random
+        self.settings = build_settings(
+            self.scale, draw.choice(POLICIES), hbm=draw.random() < 0.8, spill=draw.random() < 0.85
+        )
+        self.tiers = [spec.tier for spec in self.settings.tiers]
+        self.tables = build_tables(self.scale)
+        self.engine: Engine = build_engine(self.settings, self.tables)
+        self.shadow, self.store = Shadow(), Store()
+        self.mover = SimulatedMover(self.shadow, self.store, draw)
+        self.workers: list[Worker] = []
+        self.sessions = 0
+        self.now = 1_000_000.0
+        self.generations: set[int] = set()
+        self.events: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.recent: deque[str] = deque(maxlen=KEPT_EVENTS)
+        self.digest = 0
+        self.dying = True
+        self._table = [(weight, event) for event, weight in self._weights().items()]
+
+    # --- running ------------------------------------------------------------------------------------
+
+    def run(self, steps: int) -> Summary:
+        """Lets `steps` events happen, then lets everything end. Violation says what went wrong where."""
+        step = 0
+        try:
+            for step in range(1, steps + 1):
+                self.one_event()
+                if step % self.check_every == 0:
+                    self.check()
+            self.wind_down()
+        except (Violation, AssertionError, Exception) as error:
+            raise Violation(self._report(step, steps, error)) from error
+        return Summary(self.events, self.outcomes, self.digest)
+
+    def one_event(self) -> None:
+        weights, events = zip(*self._table, strict=True)
+        event: Callable[[], None] = self.random.choices(events, weights)[0]
+        self.now += self.random.random()
+        self.events[event.__name__] += 1
+        self.recent.append(event.__name__)
+        try:
+            event()
+        except Killed:
+            self.recent.append("killed in the middle")
+
+    def _weights(self) -> dict[Callable[[], None], float]:
+        return {
+            self.arrive: 3, self.open_sequence: 8, self.close_sequence: 7, self.look_up: 2, self.reserve: 14,
+            self.write_or_read: 24, self.commit: 14, self.abort: 1, self.acquire: 14, self.release: 11,
+            self.retry: 8, self.observe: 3, self.evict: 3, self.readmit: 3, self.finish_moves: 16,
+            self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5, self.set_policy: 0.4,
+            self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
+            self.spill_fails: 0.4, self.spill_returns: 2, self.store_loses: 0.7, self.kill_daemon: 0.25,
+        }
+
+    def do(self, command: Command) -> Reply:
+        """Gives the engine a command and its effects to the mover. Killed when the daemon dies over it."""
+        self.recent.append(f"  {_short(command)}")
+        if self.dying and self.random.random() < 0.004:
+            self._die_over(command)
+        step = self.engine.step(command, self.now)
+        for effect in step.effects:
+            if isinstance(effect, Move):
+                self.mover.start(effect)
+            else:
+                self.mover.unlink(effect)
+        self._count(command, step.reply)
+        return step.reply
+
+    def _count(self, command: Command, reply: Reply) -> None:
+        outcomes = getattr(reply, "outcomes", None)
+        if outcomes is not None:
+            for value, count in Counter(outcomes.tolist()).items():
+                self.outcomes[f"{type(command).__name__} {value}"] += count
+            self.digest = crc32(outcomes.tobytes(), self.digest)
+
+    def _report(self, step: int, steps: int, error: BaseException) -> str:
+        events = "\n".join(self.recent)
+        return (
+            f"seed {self.seed}, step {step}: {type(error).__name__}: {error}\n"
+            f"to repeat: python -m tierd.testing.simulation --seed {self.seed} --steps {steps}\n"
+            f"last events:\n{events}"
+        )
+
+    # --- checks -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold at any time."""
+        check_invariants(self.engine)
+        for tier in self.occupancy().tiers:
+            parts = tier.free_bytes + tier.used_bytes + tier.reserved_bytes + tier.quarantined_bytes
+            if parts != tier.capacity_bytes:
+                raise Violation(f"{tier.tier.name}: parts add up to {parts} of {tier.capacity_bytes} bytes")
+
+    def occupancy(self) -> OccupancyReply:
+        reply = self.engine.step(Occupancy(), self.now).reply
+        assert isinstance(reply, OccupancyReply)
+        return reply
+
+    def all_blocks(self) -> list[BlockView]:
+        page = self.engine.step(ListBlocks(BlockFilter(), 10_000), self.now).reply
+        assert isinstance(page, BlockPage)
+        return [block for block in page.blocks if block is not None]
+
+    def wind_down(self) -> None:
+        """Everyone leaves and everything ends: no byte may stay behind."""
+        self.dying = False
+        self.store.up = True
+        self.spill_known_up()
+        self.end_moves()
+        for worker in list(self.workers):
+            worker.give_up_memory(self.shadow)
+            self.settle(worker)
+        self.end_moves()
+        self.check()
+        left = self.occupancy()
+        held = sum(tier.reserved_bytes + tier.quarantined_bytes for tier in left.tiers)
+        if held or left.moves_in_flight or left.leases or left.sequences or left.sessions:
+            raise Violation(f"after everyone left: {left}")
+        self.engine.step(Clear(BlockFilter(), ghosts=True), self.now)
+        self.end_moves()
+        self.check()
+        left = self.occupancy()
+        if left.identities or any(tier.free_bytes != tier.capacity_bytes for tier in left.tiers):
+            raise Violation(f"after all was cleared: {left}")
+
+    def end_moves(self) -> None:
+        for _ in range(100):
+            ops = sorted(self.mover.pending)
+            if not ops:
+                return
+            self._finish(ops, faults=False)
+        raise Violation("moves lead to moves for ever")
+
+    # --- sequences ----------------------------------------------------------------------------------
+
+    def arrive(self) -> None:
+        if sum(worker.active for worker in self.workers) < self.scale.workers:
+            self.sessions += 1
+            worker = Worker(self.sessions)
+            self.do(OpenSession(worker.session))
+            self.workers.append(worker)
+
+    def open_sequence(self) -> None:
+        worker = self._someone()
+        if worker and len(worker.sequences) < 2:
+            name, prompt = worker.new_name(), self._prompt()
+            self.do(OpenSequence(worker.session, name, prompt.ids()))
+            worker.sequences[name] = prompt
+
+    def close_sequence(self) -> None:
+        worker = self._someone(lambda worker: bool(worker.sequences))
+        if worker:
+            name = self.random.choice(sorted(worker.sequences))
+            del worker.sequences[name]
+            self.do(CloseSequence(worker.session, name))
+
+    def observe(self) -> None:
+        worker = self._someone(lambda worker: bool(worker.sequences))
+        if not worker:
+            return
+        name = self.random.choice(sorted(worker.sequences))
+        blocks = len(worker.sequences[name].chain)
+        mass = [self.random.random() for _ in range(self.random.randint(1, blocks))]
+        attention = np.array(mass, np.float32) / np.float32(sum(mass) + 1.0)
+        null = self.random.random() < 0.3
+        self.do(Observe(worker.session, name, None if null else attention, self.random.randint(1, 3)))
+
+    def look_up(self) -> None:
+        """What a lookup knows, an acquire right after it does not miss; what it does not, none leases."""
+        worker = self._someone()
+        if not worker:
+            return
+        prompt = self._prompt()
+        looked = self.do(Lookup(prompt.ids()))
+        assert isinstance(looked, LookedUp)
+        reply = self.do(Acquire(worker.session, prompt.ids()))
+        assert isinstance(reply, AcquireReply)
+        self._take_lease(worker, prompt, reply)
+        forgotten = (looked.presence != Presence.MISS) & (reply.outcomes == Acquired.MISS)
+        early = (looked.presence == Presence.MISS) & (reply.outcomes == Acquired.LEASED)
+        if (forgotten | early).any():
+            raise Violation(f"lookup says {looked.presence.tolist()}, acquire {reply.outcomes.tolist()}")
+
+    # --- storing ------------------------------------------------------------------------------------
+
+    def reserve(self) -> None:
+        worker = self._someone(lambda worker: len(worker.slots) < 12)
+        if not worker:
+            return
+        sequence = self.random.choice(["", *sorted(worker.sequences)])
+        prompt = worker.sequences[sequence] if sequence else self._prompt()
+        start = self.random.randrange(len(prompt.chain)) if self.random.random() < 0.3 else 0
+        end = self.random.randint(start + 1, len(prompt.chain))
+        part = Prompt(prompt.kind, prompt.chain[start:end])
+        command = Reserve(
+            worker.session, prompt.ids(start, end), prompt.kind.block_bytes, self._arena(), sequence
+        )
+        self._reserve(worker, part, command)
+
+    def _reserve(self, worker: Worker, prompt: Prompt, command: Reserve) -> None:
+        reply = self.do(command)
+        assert isinstance(reply, ReserveReply)
+        for place in np.flatnonzero(reply.outcomes == Reserved.GRANTED).tolist():
+            generation = int(reply.generations[place])
+            if generation in self.generations:
+                raise Violation(f"generation {generation} is handed out twice")
+            self.generations.add(generation)
+            hold = Hold(
+                command.tier, int(reply.addresses[place]), command.block_bytes, prompt.chain[place],
+                Use.WRITE, f"session {worker.session}",
+            )
+            worker.slots.append(Slot(self.shadow.take(hold), generation, prompt, command.sequence))
+        pending = np.flatnonzero(reply.outcomes == Reserved.PENDING)
+        if len(pending):
+            rest = Prompt(prompt.kind, tuple(prompt.chain[place] for place in pending.tolist()))
+            again = Reserve(
+                worker.session, command.blocks.take(pending), command.block_bytes, command.tier,
+                command.sequence, retry=True,
+            )
+            worker.waiting.append(Waiting(again, frozenset(reply.waiting), rest))
+
+    def write_or_read(self) -> None:
+        """Someone alive touches memory, whatever the engine thinks of its session."""
+        living = [worker for worker in self.workers if worker.alive]
+        if living:
+            self.random.choice(living).touch_memory(self.random, self.shadow)
+
+    def commit(self) -> None:
+        worker = self._someone(lambda worker: any(slot.written for slot in worker.slots))
+        if not worker:
+            return
+        first = self.random.choice([slot for slot in worker.slots if slot.written])
+        slots = [
+            slot for slot in worker.slots
+            if slot.written and (slot.hold.tier, slot.sequence) == (first.hold.tier, first.sequence)
+        ]
+        stale = self.random.random() < 0.05
+        ids, generations, checksums = packed_slots(slots)
+        self._give_up(worker, slots, unless=stale)
+        sequence = first.sequence if first.sequence in worker.sequences else ""
+        reply = self.do(
+            Commit(worker.session, ids, generations + np.uint64(stale), checksums, first.hold.tier, sequence)
+        )
+        self._all_are(reply, Committed.STALE if stale else Committed.COMMITTED)
+
+    def abort(self) -> None:
+        worker = self._someone(lambda worker: bool(worker.slots))
+        if not worker:
+            return
+        tier = self.random.choice(worker.slots).hold.tier
+        slots = [slot for slot in worker.slots if slot.hold.tier == tier]
+        ids, generations, _ = packed_slots(slots)
+        self._give_up(worker, slots)
+        self._all_are(self.do(Abort(worker.session, ids, generations, tier)), Aborted.ABORTED)
+
+    def _give_up(self, worker: Worker, slots: list[Slot], *, unless: bool = False) -> None:
+        """Before it says that slots are written, or unwanted, a worker stops touching them."""
+        for slot in [] if unless else slots:
+            self.shadow.give_back(slot.hold)
+            worker.slots.remove(slot)
+
+    def _all_are(self, reply: Reply, wanted: Committed | Aborted) -> None:
+        assert isinstance(reply, Outcomes)
+        if (reply.outcomes != wanted).any():
+            raise Violation(f"outcomes {reply.outcomes.tolist()}, not all {wanted.name}")
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        worker = self._someone(lambda worker: len(worker.leases) < 4)
+        if not worker:
+            return
+        sequence = self.random.choice(["", *sorted(worker.sequences)])
+        prompt = worker.sequences[sequence] if sequence else self._prompt()
+        end = self.random.randint(1, len(prompt.chain))
+        part = Prompt(prompt.kind, prompt.chain[:end])
+        self._acquire(worker, part, Acquire(worker.session, prompt.ids(0, end), sequence))
+
+    def _acquire(self, worker: Worker, prompt: Prompt, command: Acquire) -> None:
+        reply = self.do(command)
+        assert isinstance(reply, AcquireReply)
+        self._take_lease(worker, prompt, reply)
+        pending = np.flatnonzero(reply.outcomes == Acquired.PENDING)
+        if len(pending) and reply.waiting:
+            rest = Prompt(prompt.kind, tuple(prompt.chain[place] for place in pending.tolist()))
+            again = Acquire(
+                worker.session, command.blocks.take(pending), command.sequence, reply.lease, retry=True
+            )
+            worker.waiting.append(Waiting(again, frozenset(reply.waiting), rest))
+
+    def _take_lease(self, worker: Worker, prompt: Prompt, reply: AcquireReply) -> None:
+        for place in np.flatnonzero(reply.outcomes == Acquired.LEASED).tolist():
+            identity = prompt.chain[place]
+            hold = Hold(
+                Tier(int(reply.tiers[place])), int(reply.addresses[place]), prompt.kind.block_bytes, identity,
+                Use.READ, f"session {worker.session}",
+            )
+            self.shadow.check(self.shadow.take(hold))
+            if int(reply.checksums[place]) != checksum_of(identity):
+                raise Violation(f"{hold} with the checksum of another block")
+            worker.leases.setdefault(reply.lease, []).append(hold)
+
+    def release(self) -> None:
+        worker = self._someone(lambda worker: bool(worker.leases))
+        if worker:
+            lease = self.random.choice(sorted(worker.leases))
+            for hold in worker.leases.pop(lease):
+                self.shadow.check(hold)
+                self.shadow.give_back(hold)
+            self.do(Release(worker.session, (lease,)))
+
+    def retry(self) -> None:
+        """A worker whose moves have ended asks again for what was pending."""
+        ready = [
+            (worker, waiting) for worker in self.workers if worker.active for waiting in worker.waiting
+            if waiting.ops.isdisjoint(self.mover.pending)
+        ]
+        if not ready:
+            return
+        worker, waiting = self.random.choice(ready)
+        worker.waiting.remove(waiting)
+        command = waiting.command
+        if command.sequence and command.sequence not in worker.sequences:
+            return
+        if isinstance(command, Reserve):
+            self._reserve(worker, waiting.prompt, command)
+        elif not command.lease or command.lease in worker.leases:
+            self._acquire(worker, waiting.prompt, command)
+
+    # --- moving -------------------------------------------------------------------------------------
+
+    def evict(self) -> None:
+        prompt = self._prompt()
+        to = self.random.choice([None, *(tier for tier in self.tiers if tier != Tier.HBM)])
+        drop = to is None or self.random.random() < 0.5
+        reply = self.do(Evict(prompt.ids(), to, drop))
+        assert isinstance(reply, Outcomes)
+        used = self._in_use()
+        for identity, outcome in zip(prompt.chain, reply.outcomes.tolist(), strict=True):
+            if outcome == Evicted.DROPPED and identity in used:
+                raise Violation(f"{identity[:4].hex()} was dropped while it is {used[identity]}")
+
+    def readmit(self) -> None:
+        self.do(Readmit(self._prompt().ids(), self._arena()))
+
+    def finish_moves(self) -> None:
+        ops = sorted(self.mover.pending)
+        if ops:
+            self.random.shuffle(ops)
+            self._finish(ops[: self.random.randint(1, len(ops))], faults=True)
+
+    def _finish(self, ops: list[int], *, faults: bool) -> None:
+        self.do(Finish(self.mover.finish(ops, faults=faults)))
+
+    def write_part(self) -> None:
+        self.mover.write_part()
+
+    # --- administration -----------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Questions change nothing."""
+        before = self.all_blocks()
+        tier = self.random.choice(self.tiers)
+        self.do(Plan(tier, self.random.randrange(1, 200_000), 10))
+        self.do(Explain(self._prompt().ids().ids, tier))
+        self.do(ListBlocks(BlockFilter(tier=tier), 5, by_rank=True))
+        if before != self.all_blocks():
+            raise Violation("a question changed a record")
+
+    def clear(self) -> None:
+        where = BlockFilter(self.random.choice([0, 1, 2]), self.random.choice([None, *self.tiers]))
+        self.do(Clear(where, dry_run=self.random.random() < 0.3, ghosts=self.random.random() < 0.3))
+
+    def damage(self) -> None:
+        """The daemon is told that some copy does not have its checksum."""
+        copies = [(block, copy) for block in self.all_blocks() for copy in block.copies if copy.ready]
+        if copies:
+            block, copy = self.random.choice(copies)
+            ids = np.frombuffer(block.identity, np.uint8)[None, :]
+            generation = copy.generation + (self.random.random() < 0.2)
+            self.do(DropDamaged(copy.tier, ids, np.array([generation], np.uint64)))
+
+    def set_policy(self) -> None:
+        self.do(SetPolicy(self.random.choice(POLICIES)))
+
+    # --- failures -----------------------------------------------------------------------------------
+
+    def worker_dies(self) -> None:
+        """A process dies; the engine does not know yet."""
+        living = [worker for worker in self.workers if worker.alive]
+        if living:
+            worker = self.random.choice(living)
+            worker.alive = False
+            worker.give_up_memory(self.shadow)
+
+    def worker_is_lost(self) -> None:
+        """The connection to a worker breaks; it lives on and may touch what it had."""
+        worker = self._someone()
+        if worker:
+            worker.told = True
+            worker.sequences.clear()
+            self.do(EndSession(worker.session, settled=False))
+
+    def reap(self) -> None:
+        """The daemon learns that a process is dead."""
+        dead = [worker for worker in self.workers if not worker.alive]
+        if dead:
+            self.settle(self.random.choice(dead))
+
+    def detach(self) -> None:
+        """A worker, or a later boot of it, vouches that it touches nothing any more."""
+        living = [worker for worker in self.workers if worker.alive]
+        if living:
+            worker = self.random.choice(living)
+            worker.give_up_memory(self.shadow)
+            self.settle(worker)
+
+    def settle(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        self.do(EndSession(worker.session, settled=True))
+
+    def spill_fails(self) -> None:
+        if Tier.SPILL in self.tiers:
+            self.store.up = False
+            if self.random.random() < 0.7:
+                self.do(SpillState(up=False))
+
+    def spill_returns(self) -> None:
+        if Tier.SPILL in self.tiers:
+            self.store.up = True
+            self.spill_known_up(forgotten=self.random.random() < 0.2)
+
+    def spill_known_up(self, *, forgotten: bool = False) -> None:
+        if Tier.SPILL in self.tiers:
+            if forgotten:
+                self.store.values.clear()
+            self.do(SpillState(True, forgotten))
+
+    def store_loses(self) -> None:
+        self.store.lose(self.random)
+
+    def kill_daemon(self) -> None:
+        """The daemon dies between two commands; what was READY must be READY after it, with its record."""
+        before = self._durable()
+        self.restart()
+        after = self._durable()
+        if before != after:
+            lost = [key for key in before if after.get(key) != before[key]]
+            new = [key for key in after if key not in before]
+            raise Violation(f"over a restart {len(lost)} copies changed or went and {len(new)} came: {lost[:3]}")
+
+    def _die_over(self, command: Command) -> None:
+        """The daemon dies somewhere in the middle of a command; nobody gets its reply."""
+        try:
+            with killed_after(self.random.randint(1, 600)):
+                self.engine.step(command, self.now)
+        except Killed:
+            self.events["killed in the middle"] += 1
+        self.restart()
+        raise Killed
+
+    def restart(self) -> None:
+        """A new engine over the old tables. Processes that lived through it hold what they held."""
+        self.mover.die()
+        self.tables.catalog["state"][Tier.HBM - 1] = STATE_ABSENT
+        survivors = set()
+        for worker in self.workers:
+            worker.told = True
+            worker.sequences.clear()
+            worker.waiting.clear()
+            if worker.alive or self.random.random() < 0.5:
+                survivors.add(worker.session)
+        self.workers = [worker for worker in self.workers if worker.session in survivors]
+        self.engine = build_engine(self.settings, self.tables, frozenset(survivors))
+        self.check()
+        if Tier.SPILL in self.tiers:
+            self.engine.step(SpillState(self.store.up), self.now)
+
+    def _durable(self) -> dict[tuple[bytes, Tier], tuple[object, ...]]:
+        """READY copies that outlive the daemon, each with what must not change."""
+        return {
+            (block.identity, copy.tier): (copy.address, copy.generation, block.size, block.checksum, block.record)
+            for block in self.all_blocks() for copy in block.copies
+            if copy.ready and copy.tier != Tier.HBM
+        }
+
+    # --- choices ------------------------------------------------------------------------------------
+
+    def _someone(self, fit: Callable[[Worker], bool] = lambda _: True) -> Worker | None:
+        """A worker that can send commands, or None."""
+        fitting = [worker for worker in self.workers if worker.active and fit(worker)]
+        return self.random.choice(fitting) if fitting else None
+
+    def _prompt(self) -> Prompt:
+        return draw_prompt(self.random, self.random.choice(self.scale.kinds), self.scale.longest_prompt)
+
+    def _arena(self) -> Tier:
+        return self.random.choice([tier for tier in self.tiers if tier in ARENAS])
+
+    def _in_use(self) -> dict[bytes, str]:
+        """Identities that a session holds which the engine takes for alive."""
+        used = {}
+        for worker in [worker for worker in self.workers if not worker.told]:
+            for holds in worker.leases.values():
+                used.update({hold.identity: "leased" for hold in holds})
+            for prompt in worker.sequences.values():
+                used.update(dict.fromkeys(prompt.chain, "of a running sequence"))
+        return used
+
+
+def simulate(seed: int, steps: int, scale: Scale | None = None) -> Summary:
+    """Runs one seed. Violation carries the command that repeats it."""
+    return Simulation(seed, scale or Scale()).run(steps)
+
+
+def _short(command: Command) -> str:
+    """A command on one line; of identities their first bytes."""
+    parts = []
+    for name in command.__dataclass_fields__:
+        value = getattr(command, name)
+        if isinstance(value, Ids):
+            value = f"{value.namespace}/{value.group} at {value.position}: {_names(value.ids)}"
+        elif name == "ids":
+            value = _names(value)
+        parts.append(f"{name}={value}")
+    return f"{type(command).__name__}({', '.join(parts)})"
+
+
+def _names(ids: U8Array) -> str:
+    return " ".join(identity[:3].hex() for identity in unpack(ids))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulates the machine around the engine from a seed.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="so many seeds from --seed on")
+    parser.add_argument("--steps", type=int, default=2000)
+    arguments = parser.parse_args()
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        summary = simulate(seed, arguments.steps)
+        print(f"seed {seed}: {dict(summary.events)} {dict(summary.outcomes)}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
