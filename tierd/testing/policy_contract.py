@@ -1,0 +1,299 @@
+"""What every eviction policy must fulfil, as a test suite: subclass it and name a spec.
+
+    class TestMine(PolicyContract):
+        spec = "mine(knob=3)"
+
+It drives the real engine and holds its choices against a brute-force reading of the policy's own ranks.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+import numpy as np
+
+from tierd.core.engine import Engine
+from tierd.core.errors import InvalidInput
+from tierd.core.messages import (
+    BlockFilter,
+    BlockPage,
+    BlockView,
+    CloseSequence,
+    Commit,
+    Evict,
+    ListBlocks,
+    Observe,
+    Observed,
+    Occupancy,
+    OccupancyReply,
+    OpenSequence,
+    OpenSession,
+    Reserve,
+    Reserved,
+    ReserveReply,
+    SetPolicy,
+    Tier,
+)
+from tierd.core.policy.base import FloatArray, Moment, Policy, Stats
+from tierd.core.policy.registry import parse
+from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.testing.prompts import Kind, Prompt, draw_prompt, pack
+from tierd_client.format import PAGE_BYTES
+
+KIND = Kind(1, 0, PAGE_BYTES)
+CAPACITY = 12
+SESSION = 1
+
+
+class Driver:
+    """An engine with one host tier, and requests that come one after the other."""
+
+    def __init__(self, spec: str, capacity: int = CAPACITY, unit: bool = True, seed: int = 0) -> None:
+        settings = EngineSettings((TierSpec(Tier.HOST, ((1, capacity * PAGE_BYTES),)),), spec)
+        self.engine = Engine(settings, Tables.private(capacity))
+        self.engine.step(OpenSession(SESSION), 0.0)
+        self.random = random.Random(seed)
+        self.unit = unit
+        self.now = 0.0
+
+    def request(self, prompt: Prompt) -> None:
+        """Opens a sequence, stores what is missing, reports attention if asked to, closes."""
+        self.open("one", prompt)
+        self.store("one", prompt)
+        if not self.unit:
+            mass = np.array([self.random.random() for _ in prompt.chain], np.float32)
+            self.engine.step(Observe(SESSION, "one", mass / np.float32(mass.sum() + 1)), self.now)
+        self.close("one")
+
+    def open(self, name: str, prompt: Prompt) -> None:
+        self.now += 1.0
+        self.engine.step(OpenSequence(SESSION, name, prompt.ids()), self.now)
+
+    def store(self, name: str, prompt: Prompt) -> None:
+        reserve = Reserve(SESSION, prompt.ids(), PAGE_BYTES, sequence=name)
+        reply = self.engine.step(reserve, self.now).reply
+        assert isinstance(reply, ReserveReply)
+        granted = np.flatnonzero(reply.outcomes == Reserved.GRANTED)
+        if len(granted):
+            ids = pack([prompt.chain[place] for place in granted.tolist()])
+            checksums = np.zeros(len(granted), np.uint64)
+            self.engine.step(
+                Commit(SESSION, ids, reply.generations[granted], checksums, sequence=name), self.now
+            )
+
+    def close(self, name: str) -> None:
+        self.engine.step(CloseSequence(SESSION, name), self.now)
+
+    def draw(self, longest: int = 9) -> Prompt:
+        return draw_prompt(self.random, KIND, longest)
+
+    def blocks(self) -> dict[bytes, BlockView]:
+        """Resident blocks, with their records."""
+        page = self.engine.step(ListBlocks(BlockFilter(tier=Tier.HOST), 10_000), self.now).reply
+        assert isinstance(page, BlockPage)
+        return {block.identity: block for block in page.blocks if block is not None}
+
+    def moment(self) -> Moment:
+        reply = self.engine.step(Occupancy(), self.now).reply
+        assert isinstance(reply, OccupancyReply)
+        return Moment(reply.step, self.now, reply.tiers[0].characteristic_age_steps)
+
+
+class PolicyContract:
+    """Each test holds for any policy of this project."""
+
+    spec: ClassVar[str]
+
+    @property
+    def policy(self) -> Policy:
+        return parse(self.spec)
+
+    def test_spec_names_the_same_policy(self) -> None:
+        """The spec that a policy states makes the same policy again, to the last digit."""
+        assert parse(self.policy.spec) == self.policy
+
+    def test_unknown_and_malformed_parameters_are_named(self) -> None:
+        """A parameter that the policy does not have, or out of its range, is refused by name."""
+        name = self.policy.name
+        for parameter, value in (("no_such_thing", "1"), ("alpha", "2"), ("persist", "maybe"), ("alpha", "nan")):
+            assert refused_field(f"{name}({parameter}={value})") == f"policy.{parameter}"
+
+    def test_rank_grows_with_idleness_within_a_class(self) -> None:
+        """Of two records of one class the one that is idle longer ranks at least as high."""
+        if self.policy.index != "classes":
+            return
+        for seed in range(20):
+            stats, now = random_stats(seed, 200), Moment(1000, 1000.0, float(1 + 7 * seed))
+            classes, ranks = self.policy.classes(stats), self.policy.ranks(stats, now)
+            assert ((classes >= 0) & (classes < 1 << 20)).all()
+            for number in np.unique(classes):
+                members = np.flatnonzero(classes == number)
+                by_age = members[np.argsort(stats.last[members], kind="stable")]
+                assert (np.diff(ranks[by_age]) <= 0).all()
+
+    def test_keys_order_as_ranks_do_at_any_time(self) -> None:
+        """Where a policy states keys, lowest key first is highest rank first, now and later."""
+        if self.policy.index != "keys":
+            return
+        for seed in range(20):
+            stats = random_stats(seed, 200)
+            keys = self.policy.keys(stats)
+            for step in (1000, 1010, 2000):
+                ranks = self.policy.ranks(stats, Moment(step, float(step), 50.0))
+                differ = np.abs(np.subtract.outer(keys, keys)) > 1e-9
+                wrong = differ & (np.less.outer(keys, keys) != np.greater.outer(ranks, ranks))
+                assert not wrong.any()
+
+    def test_victims_are_those_of_brute_force(self) -> None:
+        """What leaves for a request is what repeated search for the highest rank would have chosen."""
+        for seed in range(4):
+            for unit in (True, False):
+                self._follow(Driver(self.spec, seed=seed, unit=unit), 150)
+
+    def _follow(self, driver: Driver, requests: int) -> None:
+        evicted = 0
+        for _ in range(requests):
+            prompt = driver.draw()
+            driver.open("one", prompt)
+            before, now = driver.blocks(), driver.moment()
+            missing = sum(one not in before for one in prompt.chain)
+            wanted = max(0, missing - (CAPACITY - len(before)))
+            expected = brute_force(self.policy, before, set(prompt.chain), now, wanted)
+            driver.store("one", prompt)
+            assert set(before) - set(driver.blocks()) == set(expected)
+            evicted += len(expected)
+            if not driver.unit:
+                mass = np.array([driver.random.random() for _ in prompt.chain], np.float32)
+                driver.engine.step(Observe(SESSION, "one", mass / np.float32(mass.sum() + 1)), driver.now)
+            driver.close("one")
+        assert evicted > requests
+
+    def test_equal_histories_give_equal_victims(self) -> None:
+        """The order is total: two engines that saw the same hold the same blocks."""
+        one, other = Driver(self.spec, seed=5), Driver(self.spec, seed=5)
+        for _ in range(100):
+            one.request(one.draw())
+            other.request(other.draw())
+            assert one.blocks().keys() == other.blocks().keys()
+
+    def test_running_blocks_are_never_chosen(self) -> None:
+        """Blocks of an open sequence stay, however many requests come by."""
+        driver = Driver(self.spec, seed=6)
+        running = driver.draw()
+        driver.open("running", running)
+        driver.store("running", running)
+        for _ in range(100):
+            driver.request(driver.draw())
+            assert set(running.chain) <= driver.blocks().keys()
+
+    def test_a_null_report_changes_no_record(self) -> None:
+        """A report without attention leaves every record as it was."""
+        driver = Driver(self.spec, seed=7)
+        prompt = driver.draw()
+        driver.request(prompt)
+        driver.open("two", prompt)
+        before = driver.blocks()
+        reply = driver.engine.step(Observe(SESSION, "two", None, 3), driver.now).reply
+        assert isinstance(reply, Observed)
+        assert reply.updated == 0
+        assert {i: b.record for i, b in driver.blocks().items()} == {i: b.record for i, b in before.items()}
+
+    def test_records_survive_eviction_unless_they_shall_not(self) -> None:
+        """A block that comes back has its record with `persist`, and a new one without."""
+        for persist in (True, False):
+            driver = Driver(f"{self.policy.name}(persist={str(persist).lower()})", capacity=4)
+            prompt = draw_prompt(random.Random(8), KIND, 1)
+            for _ in range(3):
+                driver.request(prompt)
+            driver.engine.step(Evict(prompt.ids(), None, allow_drop=True), driver.now)
+            assert not driver.blocks()
+            driver.request(prompt)
+            assert driver.blocks()[prompt.chain[0]].record.touches == (4 if persist else 1)
+
+    def test_a_parent_is_worth_its_child(self) -> None:
+        """Whatever attention the blocks of a chain receive, none ranks above its own child: a tail goes first."""
+        for seed in range(10):
+            driver = Driver(self.spec, unit=False, seed=seed)
+            prompt = driver.draw()
+            for _ in range(1 + seed % 3):
+                driver.request(prompt)
+            driver.now += 5.0
+            driver.request(Prompt(KIND, (bytes(32 * [255]),)))
+            blocks, now = driver.blocks(), driver.moment()
+            ranks = ranks_of(self.policy, [blocks[one] for one in prompt.chain], now)
+            assert (np.diff(ranks) >= -1e-12).all()
+
+    def test_a_change_of_policy_loses_nothing(self) -> None:
+        """Records are the same after a change to another policy and back."""
+        driver = Driver(self.spec, seed=10)
+        for _ in range(50):
+            driver.request(driver.draw())
+        before = driver.blocks()
+        for spec in ("lru", "lrfu(ranking=decayed)", self.spec):
+            driver.engine.step(SetPolicy(spec), driver.now)
+        after = driver.blocks()
+        assert {i: (b.record.touches, b.record.last, b.record.ema) for i, b in before.items()} == {
+            i: (b.record.touches, b.record.last, b.record.ema) for i, b in after.items()
+        }
+
+
+def refused_field(spec: str) -> str:
+    """The field that the refusal of a spec names; empty when it is not refused."""
+    try:
+        parse(spec)
+    except InvalidInput as error:
+        return error.field
+    return ""
+
+
+def random_stats(seed: int, count: int) -> Stats:
+    """Records of all kinds, half of them of unit accesses only."""
+    draw = np.random.default_rng(seed)
+    touches = draw.integers(1, 9, count)
+    unit = draw.random(count) < 0.5
+    last = draw.integers(0, 1000, count)
+    ema = np.where(unit, 1 - 0.5**touches, draw.random(count))
+    return Stats(touches, last, last.astype(np.float64), ema, draw.random(count) * touches, unit)
+
+
+def ranks_of(policy: Policy, blocks: list[BlockView], now: Moment) -> FloatArray:
+    """Ranks by the policy's own formula, from the records as they are shown."""
+    records = [block.record for block in blocks]
+    ema = np.array([record.ema for record in records])
+    touches = np.array([record.touches for record in records], np.int64)
+    stats = Stats(
+        touches, np.array([record.last for record in records], np.int64),
+        np.array([record.wall for record in records]), ema, np.array([record.crf for record in records]),
+        unit_flags(policy, touches, ema),
+    )
+    return policy.ranks(stats, now)
+
+
+def unit_flags(policy: Policy, touches: np.ndarray, ema: FloatArray) -> np.ndarray:
+    """Which records can only have met weight 1: a record of n accesses of weight 1 has just one possible ema."""
+    flags = np.zeros(len(touches), bool)
+    for place, (count, value) in enumerate(zip(touches.tolist(), ema.tolist(), strict=True)):
+        expected = 0.0
+        for _ in range(count):
+            expected = (1.0 - policy.common.alpha) * expected + policy.common.alpha
+        flags[place] = expected == value
+    return flags
+
+
+def brute_force(
+    policy: Policy, blocks: dict[bytes, BlockView], pinned: set[bytes], now: Moment, count: int
+) -> list[bytes]:
+    """`count` victims, each by a search over all: rank, older, deeper, smaller identity."""
+    left = dict(blocks)
+    ranks = dict(zip(blocks, ranks_of(policy, list(blocks.values()), now).tolist(), strict=True))
+    victims: list[bytes] = []
+    for _ in range(count):
+        parents = {block.parent for block in left.values()} if policy.common.leaf_only else set()
+        open_to = [one for one in left if one not in pinned and one not in parents]
+        if not open_to:
+            break
+        best = min(open_to, key=lambda one: (-ranks[one], left[one].record.last, -left[one].position, one))
+        victims.append(best)
+        del left[best]
+    return victims
