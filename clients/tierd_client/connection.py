@@ -94,7 +94,12 @@ class Connection:
             self.check_usable()
             if not self._was_lost(session, error):
                 raise
-        return call(self.session(deadline))
+        try:
+            return call(self.session(deadline))
+        finally:
+            # Another thread may have reconnected while this one still held the lost session.
+            if self._lost:
+                self.sweep()
 
     def sweep(self) -> None:
         """Detaches lost sessions that nothing holds any more. Never raises for a daemon that is away."""

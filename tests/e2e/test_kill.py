@@ -8,21 +8,25 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from block_pattern import wrong_bytes
+from block_pattern import pattern, wrong_bytes
 from kill_holder import SLOTS
 from kill_worker import BLOCK_BYTES, CHAIN_BLOCKS, LAYOUT, ids_of_chain, numbers_of_chain
 from worker_process import WorkerProcess
 
 from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd.testing.valkey import ExternalValkey
-from tierd_client import Client, Identities, PutOutcome, Tier
+from tierd_client import Client, Identities, PutOutcome, Tier, Unavailable
 from tierd_client.admin import Occupancy
+from tierd_client.deadline import Deadline
 from tierd_client.namespace import Namespace
+from tierd_client.session import Session
+from tierd_client.transfer import SharedTransfer
 
 KILLS = 20
 SETTINGS: dict[str, Any] = {
@@ -134,8 +138,6 @@ def test_twenty_kills_under_load(
 
 
 def put_chain(client: Client, chain: int) -> None:
-    from block_pattern import pattern
-
     ns = client.namespace(LAYOUT)
     blocks = [pattern(number, BLOCK_BYTES) for number in numbers_of_chain(chain)]
     assert set(ns.put(ids_of_chain(ns, chain), blocks)) == {PutOutcome.STORED}
@@ -169,3 +171,35 @@ def assert_nothing_is_left(server: ServeProcess, workers: list[WorkerProcess]) -
         assert (occupancy.sessions, occupancy.leases, occupancy.identities) == (1, 0, 0)
         for tier in occupancy.tiers.values():
             assert tier.free_bytes == tier.capacity_bytes, tier
+
+
+def test_a_thread_that_comes_late_lets_its_lost_session_go(daemon: StartDaemon) -> None:
+    """Of two threads on a client whose daemon was restarted, the one that still writes into a slot of the lost
+    session when the other reconnects lets that slot go afterwards, not only when the client closes."""
+    server = daemon(**SETTINGS)
+    with Client(server.address, connect_timeout_s=30.0) as client:
+        ns = client.namespace(LAYOUT)
+        writing, reconnected = threading.Event(), threading.Event()
+        boots: list[bytes] = []
+
+        def put(session: Session) -> None:
+            boots.append(session.info.boot_id)
+            if len(boots) == 2:
+                return
+            assert session.memory is not None
+            with session.hold():
+                batch = ns._batch(session, ns.identities([b"late"]), "")
+                SharedTransfer(session, session.memory, False)._reserve(batch, None, Deadline(5))
+                writing.set()
+                assert reconnected.wait(30)
+                raise Unavailable("the daemon went away")
+
+        late = threading.Thread(target=client.connection.run, args=(put, 30.0))
+        late.start()
+        assert writing.wait(30)
+        server.restart()
+        assert client.admin.occupancy().tiers[Tier.HOST].quarantined_bytes == BLOCK_BYTES
+        reconnected.set()
+        late.join(30)
+        assert len(set(boots)) == 2
+        assert client.admin.occupancy().tiers[Tier.HOST].quarantined_bytes == 0
