@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -36,6 +36,9 @@ from tierd_client.v1 import blocks_pb2 as pb
 BLOCK = 4096
 SEGMENT_OF = {Tier.HOST: 1, Tier.HBM: 0x4000}
 DEADLINE_S = 20.0
+SESSION_S = 120.0
+"""Longer than any wait of a test: a session that ends frees what a bug would have left behind."""
+
 OPTIONS = (("grpc.max_receive_message_length", 16 << 20), ("grpc.max_send_message_length", 16 << 20))
 
 
@@ -54,12 +57,15 @@ class Daemon:
     blocks: blocks_pb2_grpc.BlocksStub
     admin: admin_pb2_grpc.AdminStub
     address: str
+    opened: list[OpenedSession] = field(default_factory=list)
+    """Keeps the streams: one that is garbage is cancelled, and its session ends."""
 
     async def session(self, name: str = "test") -> OpenedSession:
         """Opens a session and keeps its stream."""
         request = pb.SessionRequest(client_name=name, protocol_version=1, pid=1)
-        call = self.blocks.Session(request, timeout=DEADLINE_S)
-        return OpenedSession(call, await call.read())
+        call = self.blocks.Session(request, timeout=SESSION_S)
+        self.opened.append(OpenedSession(call, await call.read()))
+        return self.opened[-1]
 
     async def namespace(self, layout: Layout | None = None, name: str = "") -> int:
         layout = layout or Layout.opaque(block_bytes=BLOCK)

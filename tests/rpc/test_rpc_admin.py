@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -251,6 +252,25 @@ def test_verify_by_filter_and_time(tmp_path: Path) -> None:
         assert (down.verified_blocks, down.skipped_blocks, list(down.damaged)) == (78, 2, [])
 
     run(body, tmp_path, host_blocks=100)
+
+
+def test_verify_of_a_block_that_goes(tmp_path: Path) -> None:
+    """A block that is dropped while it is verified is neither damaged nor verified."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        await d.store_blocks(session, block_ids(1))
+        await d.evict(block_ids(1))
+        verifying = asyncio.ensure_future(verify(d, timeout_ms=10_000))
+        await until(lambda: bool(d.faulty.injected[Fault.DELAY]))
+        await d.evict(block_ids(1), None, allow_drop=True)
+        await until(lambda: not d.store.values)
+        d.faulty.resume.set()
+        found = await verifying
+        assert (list(found.damaged), found.verified_blocks, found.skipped_blocks) == ([], 0, 1)
+
+    run(body, tmp_path, script=Scripted([Fault.DELAY], [Operation.GET]))
 
 
 def test_verify_ends_in_time(tmp_path: Path) -> None:

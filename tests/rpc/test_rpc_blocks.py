@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rpc_daemon import DEADLINE_S, Daemon, block_ids, identity, ids_of, payload, run, until
 
-from tierd.core.messages import Tier
+from tierd.core.messages import Reserve, Tier
+from tierd.rpc import convert
 from tierd.testing.faulty import Fault, Operation, Scripted
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -194,6 +195,26 @@ def test_acquire_without_time_starts_the_promotion(tmp_path: Path) -> None:
     run(body, tmp_path, script=Scripted([Fault.DELAY], [Operation.GET]))
 
 
+def test_waiting_is_one_access(tmp_path: Path) -> None:
+    """An Acquire that waits for a promotion is one tick of the request clock and one access to the block."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        await d.store_blocks(session, block_ids(1))
+        await d.evict(block_ids(1))
+        before = d.engine.state.clock.step
+        waiting = asyncio.ensure_future(d.acquire(session, block_ids(1), timeout_ms=10_000))
+        await until(lambda: bool(d.faulty.injected[Fault.DELAY]))
+        assert d.engine.state.clock.step == before + 1
+        d.faulty.resume.set()
+        assert list((await waiting).outcomes) == [pb.ACQUIRE_OUTCOME_LEASED]
+        assert d.engine.state.clock.step == before + 1
+        assert d.service.describe(convert.identities(identity(1), "ids", 1)).blocks[0].record.touches == 2
+
+    run(body, tmp_path, script=Scripted([Fault.DELAY], [Operation.GET]))
+
+
 @pytest.mark.parametrize("fault", [Fault.VANISHED, Fault.DAMAGED, Fault.CORRUPT])
 def test_acquire_lost(fault: Fault, tmp_path: Path) -> None:
     """A block whose spilled bytes are gone or damaged is LOST to who waits and a miss from then on."""
@@ -278,6 +299,45 @@ def test_evict_failed(tmp_path: Path) -> None:
         await d.check_balance()
 
     run(body, tmp_path, script=Scripted([Fault.FULL], [Operation.PUT]))
+
+
+def test_evict_reports_a_move_that_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that failed is told to who waits for it, and is not begun anew behind his back."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        await d.store_blocks(session, block_ids(1), Tier.HBM)
+        with monkeypatch.context() as patch:
+            patch.setattr(d.arenas[Tier.HOST], "write", _broken)
+            assert await d.evict(block_ids(1), Tier.HOST) == [pb.EVICT_OUTCOME_FAILED]
+        assert await d.tiers_of(block_ids(1)) == [HBM]
+        assert await d.evict(block_ids(1), Tier.HOST) == [pb.EVICT_OUTCOME_MOVED]
+
+    run(body, tmp_path)
+
+
+def test_no_progress_is_no_hot_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Reserve whose demotions all fail is repeated with growing pauses until its time is over."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        await d.store_blocks(session, block_ids(1, 2), Tier.HBM)
+        monkeypatch.setattr(d.arenas[Tier.HOST], "write", _broken)
+        asked = []
+        step = d.engine.step
+        monkeypatch.setattr(d.engine, "step", lambda command, now: (asked.append(command), step(command, now))[1])
+        reply = await d.reserve(session, block_ids(3), Tier.HBM, timeout_ms=600)
+        assert list(reply.outcomes) == [pb.RESERVE_OUTCOME_PENDING]
+        assert 3 <= sum(isinstance(command, Reserve) for command in asked) <= 22
+        assert await d.tiers_of(block_ids(1, 2)) == [HBM, HBM]
+
+    run(body, tmp_path, hbm_blocks=2)
+
+
+def _broken(address: int, data: object) -> None:
+    raise OSError("the arena is broken")
 
 
 def test_evict_pending(tmp_path: Path) -> None:

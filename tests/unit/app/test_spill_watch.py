@@ -111,13 +111,16 @@ def test_a_failing_move_takes_it_down_and_a_probe_brings_it_back() -> None:
 
 
 def test_a_failing_probe_takes_it_down() -> None:
-    """A dead server is found although nobody moves anything."""
+    """A dead server is found although nobody moves anything, and then not tried by moves."""
 
     async def body(bench: Bench) -> None:
         await bench.until(lambda: bench.watch.is_up)
+        bench.switch.operations = {Operation.PROBE}
         bench.switch.fault = Fault.DOWN
         await bench.until(lambda: not bench.engine_up)
         assert bench.changes == [True, False]
+        bench.mover.submit([move(1, Tier.HOST, Tier.SPILL, data=block(0))])
+        assert not (await bench.results.of(1))[1].ok and not bench.memory.values
 
     watched(body)
 

@@ -131,8 +131,9 @@ def test_wait_ends_with_a_move() -> None:
     asyncio.run(body())
 
 
-def test_wait_takes_others_along() -> None:
-    """Moves that end together with the awaited one are awaited once, not one by one."""
+def test_wait_takes_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moves that end soon after the awaited one are awaited with it, not one by one."""
+    monkeypatch.setattr("tierd.app.writer.COALESCE_S", DEADLINE_S)
 
     async def body() -> None:
         writer, held = full_writer()
@@ -140,8 +141,12 @@ def test_wait_takes_others_along() -> None:
         waiting = asyncio.ensure_future(writer.wait(reply.waiting, now() + DEADLINE_S))
         await asyncio.sleep(0)
         held.finish(1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
         held.finish(1)
-        await waiting
+        async with asyncio.timeout(DEADLINE_S / 2):
+            await waiting
         assert writer.moves_in_flight == 0
 
     asyncio.run(body())
