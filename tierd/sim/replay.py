@@ -13,20 +13,18 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
 from tierd.core.messages import (
-    CloseSequence,
     Commit,
     Ids,
     Occupancy,
     OccupancyReply,
-    OpenSequence,
     OpenSession,
     Reserve,
     Reserved,
     ReserveReply,
-    SequenceOpened,
 )
 from tierd.core.policy.registry import parse
 from tierd.sim.belady import replay_optimum
@@ -36,7 +34,6 @@ from tierd_client.format import U8Array
 
 BELADY = "belady"
 _SESSION = 1
-_SEQUENCE = "request"
 
 Advance = Callable[[int], None]
 
@@ -94,30 +91,26 @@ class Requests:
         self.prefix_hits = 0
 
     def serve(self, ids: U8Array, now: float) -> None:
-        """Looks a request's blocks up, stores those that are missing, and counts the hits."""
-        blocks = Ids(0, 0, ids, chain=True)
-        opened = self.engine.step(OpenSequence(_SESSION, _SEQUENCE, blocks), now).reply
-        assert isinstance(opened, SequenceOpened)
-        self._count(opened)
-        reserve = Reserve(_SESSION, blocks, BLOCK_BYTES, sequence=_SEQUENCE)
+        """Stores the blocks of a request that are missing, and counts those that were there.
+
+        One Reserve of all ids is the request: it is a tick, finds what is there, protects it, makes room among
+        the others and accesses it; the commit accesses what is new.
+        """
+        reserve = Reserve(_SESSION, Ids(0, 0, ids, chain=True), BLOCK_BYTES)
         reserved = self.engine.step(reserve, now).reply
         assert isinstance(reserved, ReserveReply)
+        self._count(reserved.outcomes == Reserved.EXISTS)
         granted = np.flatnonzero(reserved.outcomes == Reserved.GRANTED)
         if len(granted):
             checksums = np.zeros(len(granted), np.uint64)
-            commit = Commit(
-                _SESSION, ids[granted], reserved.generations[granted], checksums, sequence=_SEQUENCE
-            )
-            self.engine.step(commit, now)
-        self.engine.step(CloseSequence(_SESSION, _SEQUENCE), now)
+            self.engine.step(Commit(_SESSION, ids[granted], reserved.generations[granted], checksums), now)
 
     def evictions(self, now: float) -> int:
         reply = self.engine.step(Occupancy(), now).reply
         assert isinstance(reply, OccupancyReply)
         return sum(tier.evicted_total for tier in reply.tiers)
 
-    def _count(self, opened: SequenceOpened) -> None:
-        present = opened.tiers != 0
+    def _count(self, present: NDArray[np.bool_]) -> None:
         hits = int(np.count_nonzero(present))
         self.block_hits += hits
         self.prefix_hits += hits if hits == len(present) else int(np.argmin(present))
