@@ -105,7 +105,8 @@ def _check_writers(state: State, tier: TierState) -> None:
             known = move is not None and (move.row, move.target) == (row, tier.tier)
         else:
             session = state.sessions.by_number.get(writer)
-            known = session is not None and (tier.tier, row) in session.reservations
+            held = session.reservations.get(int(copies.generation[row])) if session else None
+            known = held is not None and held[:2] == (tier.tier, row)
         _require(known, f"{tier.tier.name}: the writer of row {row} knows of it")
 
 
@@ -152,7 +153,7 @@ def _check_holds(state: State) -> None:
     owned: dict[int, int] = {}
     for session in sessions.by_number.values():
         holds = [hold for lease in session.leases.values() for hold in lease.holds]
-        holds += [*session.reservations.values(), *session.quarantined]
+        holds += [*(hold for _, _, hold in session.reservations.values()), *session.quarantined]
         _require(session.held == len(holds), "a session holds what it counts")
         _require(not (session.ended and session.held == 0), "an ended session that holds nothing is forgotten")
         for hold in holds:

@@ -59,7 +59,7 @@ def end_session(state: State, command: EndSession) -> Done:
 
 
 def _end_reservations(state: State, session: Session, *, settled: bool) -> None:
-    for (number, row), hold in list(session.reservations.items()):
+    for number, row, hold in list(session.reservations.values()):
         tier, rows = state.tiers[number], np.array([row])
         if settled:
             state.abandon(tier, rows)

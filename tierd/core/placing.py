@@ -24,6 +24,8 @@ from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
 from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, words_of
 
+_NO_RESERVATION = (None, 0, 0)
+
 
 def reserve(state: State, command: Reserve) -> ReserveReply:
     session = state.sessions.get(command.session)
@@ -126,7 +128,8 @@ def _hand_out(
         session, HOLD_RESERVATION, [tier.tier] * len(rows), np.array(addresses, np.uint64), generations,
         state.catalog.size[rows],
     )
-    session.reservations.update(zip([(tier.tier, row) for row in rows.tolist()], holds, strict=True))
+    entries = zip(generations.tolist(), rows.tolist(), holds, strict=True)
+    session.reservations.update({generation: (tier.tier, row, hold) for generation, row, hold in entries})
     return generations
 
 
@@ -135,7 +138,6 @@ def commit(state: State, command: Commit) -> Outcomes:
     tier = _arena(state, command.tier)
     sequence = find_sequence(state, session.number, command.sequence) if command.sequence else None
     places, rows = _written(state, session, tier, command.ids, command.generations)
-    _release_reservations(state, session, tier, rows)
     kept = _agree(state, tier, rows, command.checksums[places])
     places, rows = places[kept], rows[kept]
     tier.counters.stored += len(rows)
@@ -150,18 +152,20 @@ def commit(state: State, command: Commit) -> Outcomes:
 def _written(
     state: State, session: Session, tier: TierState, ids: U8Array, generations: U64Array
 ) -> tuple[I64Array, I64Array]:
-    """Places and rows of those ids whose slot, of that generation, this session may write."""
-    rows = state.catalog.find(ids)
-    copies = tier.copies
-    mine = (rows != NO_ROW) & (copies.state[rows] == STATE_FILLING) & (copies.generation[rows] == generations)
-    reservations, seen, places = session.reservations, set[int](), list[int]()
-    for place in np.flatnonzero(mine).tolist():
-        row = int(rows[place])
-        if (tier.tier, row) in reservations and row not in seen:
-            seen.add(row)
+    """Places and rows of those ids whose slot, of that generation, this session may write.
+
+    Their reservations and holds end with this: what becomes of the slots is the caller's.
+    """
+    places, rows, holds = list[int](), list[int](), list[int]()
+    for place, generation in enumerate(generations.tolist()):
+        number, row, hold = session.reservations.get(generation, _NO_RESERVATION)
+        if number == tier.tier and state.catalog.identity[row].tobytes() == ids[place].tobytes():
+            del session.reservations[generation]
             places.append(place)
-    found = np.array(places, np.int64)
-    return found, rows[found]
+            rows.append(row)
+            holds.append(hold)
+    state.sessions.unhold(session, holds)
+    return np.array(places, np.int64), np.array(rows, np.int64)
 
 
 def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
@@ -186,15 +190,10 @@ def _differs(state: State, tier: TierState, rows: I64Array, checksums: U64Array)
     return found
 
 
-def _release_reservations(state: State, session: Session, tier: TierState, rows: I64Array) -> None:
-    state.sessions.unhold(session, [session.reservations.pop((tier.tier, row)) for row in rows.tolist()])
-
-
 def abort(state: State, command: Abort) -> Outcomes:
     session = state.sessions.get(command.session)
     tier = _arena(state, command.tier)
     places, rows = _written(state, session, tier, command.ids, command.generations)
-    _release_reservations(state, session, tier, rows)
     state.abandon(tier, rows)
     outcomes = np.full(len(command.ids), Aborted.STALE, np.int8)
     outcomes[places] = Aborted.ABORTED

@@ -34,8 +34,8 @@ class Session:
     row: int
     token: bytes
     leases: dict[int, Lease] = field(default_factory=dict)
-    reservations: dict[tuple[Tier, int], int] = field(default_factory=dict)
-    """(tier, row) of each FILLING copy that it may write -> hold."""
+    reservations: dict[int, tuple[Tier, int, int]] = field(default_factory=dict)
+    """Generation of each FILLING slot that it may write -> tier, row, hold."""
     quarantined: list[int] = field(default_factory=list)
     """Holds of slots that no record knows any more."""
     held: int = 0
