@@ -13,13 +13,14 @@ The table of what happened to what it means, which every caller relies on:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 import structlog
 import xxhash
 
+from tierd.app.log_limit import LogLimit
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, Unavailable
 from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Tier
 from tierd.ports import ArenaStore, SpillStore, StoredBlock
@@ -82,6 +83,7 @@ class Carrier:
     gate: SpillGate
     fingerprint_of: Callable[[int], bytes]
     op_timeout_s: float
+    log_limit: LogLimit = field(default_factory=LogLimit)
 
     def carry(self, move: Move) -> MoveResult:
         """Carries out a move. Never raises."""
@@ -92,7 +94,7 @@ class Carrier:
         except SpillError as error:
             return MoveResult(move.op, ok=False, full=isinstance(error, SpillFull), reason=str(error))
         except Exception as error:  # a store that breaks its contract costs a move, not the daemon
-            log.exception("move_failed", op=move.op, source=move.source.name, target=move.target.name)
+            self._log_failure(move)
             return MoveResult(move.op, ok=False, reason=f"{type(error).__name__}: {error}")
         return MoveResult(move.op, ok=True)
 
@@ -137,6 +139,12 @@ class Carrier:
         if arena is None:
             raise Unavailable(f"tier {tier.name.lower()} is off")
         return arena
+
+    def _log_failure(self, move: Move) -> None:
+        suppressed = self.log_limit.suppressed()
+        if suppressed is not None:
+            way = f"{move.source.name.lower()} to {move.target.name.lower()}"
+            log.exception("move_failed", op=move.op, way=way, suppressed=suppressed)
 
     def _copy(self, move: Move) -> None:
         if move.target is Tier.SPILL:

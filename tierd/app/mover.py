@@ -18,6 +18,7 @@ from typing import TypeVar
 import structlog
 
 from tierd.app.carrier import Carrier, Check, SpillGate
+from tierd.app.log_limit import LogLimit
 from tierd.app.unlinks import Unlinks
 from tierd.core.errors import SpillDown, Unavailable
 from tierd.core.messages import BlockView, CopyView, Effect, Move, MoveResult, Tier, Unlink
@@ -42,8 +43,6 @@ LOAD_BYTES_PER_S = 200e6
 
 LOAD_WEIGHT = 0.1
 """Weight of the newest load in the mean of the rate."""
-
-LOG_EVERY_S = 10.0
 
 
 class Mover:
@@ -70,7 +69,7 @@ class Mover:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
-        self._quiet_until = 0.0
+        self._unlink_log = LogLimit()
         self._threads = threads
         self._load_bytes_per_s = LOAD_BYTES_PER_S
 
@@ -223,10 +222,10 @@ class Mover:
         self._unlink_next()
 
     def _complain(self, error: BaseException) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until:
-            self._quiet_until = now + LOG_EVERY_S
-            log.warning("unlink_failed", error=str(error), dropped=self._unlinks.dropped)
+        suppressed = self._unlink_log.suppressed()
+        if suppressed is not None:
+            dropped = self._unlinks.dropped
+            log.warning("unlink_failed", error=str(error), dropped=dropped, suppressed=suppressed)
 
     async def _run(self, lane: _Lane, call: Callable[..., T], *arguments: object) -> T:
         if self._stopping:
