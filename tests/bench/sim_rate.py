@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tierd.sim.replay import parse_capacities, replay
-from tierd.sim.traces import Trace, read_trace
+from tierd.sim.traces import Trace, build_trace, read_trace
 
 FOLDER = os.environ.get("TIERD_TRACES", "")
 FILES = ("mooncake_conversation.jsonl", "lmcache_agent.npz")
@@ -42,9 +42,9 @@ def made_up(requests: int = 4_000, seed: int = 1) -> Trace:
         open_chats[at] = open_chats[at] + list(range(next_block, next_block + grown))
         next_block += grown
         asked.append(open_chats[at])
-    offsets = np.cumsum([0, *(len(request) for request in asked)])
+    lengths = np.array([len(request) for request in asked], np.int64)
     blocks = np.array([block for request in asked for block in request], np.int64)
-    return Trace("made-up", np.arange(requests, dtype=np.float64), blocks, offsets.astype(np.int64), next_block)
+    return build_trace("made-up", blocks, lengths, np.arange(requests, dtype=np.float64))
 
 
 def run() -> list[dict[str, Any]]:
