@@ -10,16 +10,26 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from tierd.adapters.resp import Deadline, Wire, command
-from tierd.adapters.spill_embedded import die_with_parent, server_binary
+from tierd.adapters.spill_embedded import server_binary
 from tierd.core.errors import Unavailable
 
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.01
+
+_LAUNCH = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"
+    "os.getppid() == int(sys.argv[1]) or os._exit(1)\n"
+    "os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+"""Becomes the server after asking the kernel to kill it when its parent dies. Not in a preexec_fn: that makes
+subprocess fork, and a fork in a process in which gRPC runs ends badly now and then."""
 
 
 class ExternalValkey:
@@ -58,8 +68,8 @@ class ExternalValkey:
         } | {name.replace("_", "-"): value for name, value in self._options.items()}
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(
-            [str(server_binary()), *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            preexec_fn=die_with_parent(),
+            [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), str(server_binary()), *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )
         self._await_start(Deadline(START_TIMEOUT_S))
 
