@@ -33,10 +33,10 @@ class WorkerProcess:
         self.process.stdin.flush()
 
     def ask(self, command: str, within_s: float = 30.0) -> dict[str, Any]:
-        """Sends a command and waits for the line that answers it: one with its name as a key."""
-        seen = len(self.lines)
+        """Sends a command and waits for the line that answers it: one with its first word as a key."""
+        seen, name = len(self.lines), command.split()[0]
         self.tell(command)
-        return self.wait_for(lambda: next((x for x in self.lines[seen:] if command in x), None), within_s)
+        return self.wait_for(lambda: next((x for x in self.lines[seen:] if name in x), None), within_s)
 
     def wait_for(self, found: Callable[[], Any], within_s: float = 30.0) -> Any:
         """Waits until `found` gives something; fails when it does not in time, or the process ends."""
