@@ -8,11 +8,12 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from rpc_daemon import DEADLINE_S, Daemon, block_ids, identity, ids_of, payload, run, until
+from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, identity, ids_of, payload, run, until
 
 from tierd.core.messages import Reserve, Tier
 from tierd.rpc import convert
 from tierd.testing.faulty import Fault, Operation, Scripted
+from tierd_client.layout import Layout
 from tierd_client.v1 import blocks_pb2 as pb
 
 HBM, HOST, SPILL = 1, 2, 4
@@ -35,6 +36,35 @@ def test_written_blocks_are_read_where_they_lie(tmp_path: Path) -> None:
             assert np.array_equal(d.view(address), payload(identity(i + 1)))
         assert reply.tiers == bytes([pb.TIER_HOST] * 3) and all(reply.generations) and all(reply.checksums)
         assert await d.release(session, reply.lease) == 3
+        await d.check_balance()
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("tier", [Tier.HOST, Tier.SPILL])
+def test_an_identity_of_another_namespace_is_a_miss(tmp_path: Path, tier: Tier) -> None:
+    """Through another layout's namespace a block is a miss to every verb, cannot be reserved and stays as it is:
+    with that layout's size a reader would go on into the next slot, and the books of slots would not add up."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        wide = await d.namespace(Layout.opaque(block_bytes=4 * BLOCK))
+        session = (await d.session()).number
+        mine, foreign = block_ids(1, 2), block_ids(1, 2, namespace=wide)
+        await d.store_blocks(session, mine)
+        if tier is Tier.SPILL:
+            assert await d.evict(mine) == [pb.EVICT_OUTCOME_MOVED] * 2
+        before = await d.tiers_of(mine)
+        assert await d.tiers_of(foreign) == [0, 0]
+        assert list((await d.acquire(session, foreign)).outcomes) == [pb.ACQUIRE_OUTCOME_MISS] * 2
+        assert await d.evict(foreign, None, allow_drop=True) == [pb.EVICT_OUTCOME_MISS] * 2
+        assert await d.readmit(foreign) == [pb.READMIT_OUTCOME_MISS] * 2
+        opened = pb.OpenSequenceRequest(session=session, sequence="r", blocks=foreign)
+        assert (await d.blocks.OpenSequence(opened, timeout=DEADLINE_S)).hit_blocks == 0
+        with pytest.raises(grpc.aio.AioRpcError, match="blocks.ids: identity 0 is a block of namespace 1") as raised:
+            await d.reserve(session, foreign)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert await d.tiers_of(mine) == before
         await d.check_balance()
 
     run(body, tmp_path)

@@ -25,7 +25,7 @@ from tierd_client.format import STATE_FILLING, STATE_READY, I64Array
 
 
 def evict(state: State, command: Evict) -> Outcomes:
-    rows = state.catalog.find(command.blocks.ids)
+    rows = state.find(command.blocks)
     outcomes = np.full(len(rows), Evicted.MISS, np.int8)
     places = np.flatnonzero((rows != NO_ROW) & (state.ready_tiers(rows) != 0))
     _, first = np.unique(rows[places], return_index=True)

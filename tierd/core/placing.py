@@ -12,6 +12,7 @@ from tierd.core.messages import (
     Aborted,
     Commit,
     Committed,
+    Ids,
     Outcomes,
     Reserve,
     Reserved,
@@ -32,6 +33,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     tier = _arena(state, command.tier)
     blocks, count = command.blocks, len(command.blocks)
     rows = state.catalog.find(blocks.ids)
+    _refuse_foreign(state, blocks, rows)
     outcomes = _standing(state, blocks.ids, rows)
     wanted = np.flatnonzero(outcomes == 0)
     state.sessions.room_to_hold(session, len(wanted))
@@ -77,6 +79,16 @@ def _arena(state: State, number: Tier) -> TierState:
     if number not in ARENA_TIERS:
         raise InvalidInput("tier", "blocks are written into hbm or host, not into spill")
     return state.tier(number)
+
+
+def _refuse_foreign(state: State, blocks: Ids, rows: I64Array) -> None:
+    """An identity has one content, so that it cannot be a block of two namespaces."""
+    foreign = state.foreign(blocks, rows)
+    if foreign.any():
+        index = int(np.argmax(foreign))
+        namespace, group = state.catalog.namespace[rows[index]], state.catalog.group[rows[index]]
+        problem = f"identity {index} is a block of namespace {namespace}, group {group}"
+        raise InvalidInput("blocks.ids", f"{problem}, not of {blocks.namespace}, {blocks.group}")
 
 
 def _standing(state: State, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:

@@ -31,7 +31,7 @@ from tierd_client.format import STATE_FILLING, I64Array, U64Array
 
 
 def lookup(state: State, command: Lookup) -> LookedUp:
-    rows = state.catalog.find(command.blocks.ids)
+    rows = state.find(command.blocks)
     tiers = state.ready_tiers(rows)
     readable = sum(1 << (tier.tier - 1) for tier in state.readable())
     presence = np.full(len(rows), Presence.MISS, np.int8)
@@ -48,7 +48,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     if command.lease and command.lease not in session.leases:
         raise NotFound(f"lease {command.lease} of session {session.number} is unknown")
     blocks, count = command.blocks, len(command.blocks)
-    rows = state.catalog.find(blocks.ids)
+    rows = state.find(blocks)
     state.sessions.room_to_hold(session, int(np.count_nonzero(rows != NO_ROW)))
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry or bool(command.lease))
     state.link(blocks, rows)
@@ -142,7 +142,7 @@ def readmit(state: State, command: Readmit) -> Outcomes:
     if command.to not in ARENA_TIERS:
         raise InvalidInput("to", "blocks are re-admitted to hbm or host")
     target = state.at_or_below(command.to)
-    rows = state.catalog.find(command.blocks.ids)
+    rows = state.find(command.blocks)
     state.link(command.blocks, rows)
     outcomes = np.full(len(rows), Readmitted.MISS, np.int8)
     known = (rows != NO_ROW) & (state.ready_tiers(rows) != 0)

@@ -34,6 +34,7 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
     for identity in split(blocks.ids[rows == NO_ROW]):
         state.awaited[identity] = state.awaited.get(identity, 0) + 1
     state.link(blocks, rows)
+    rows[state.foreign(blocks, rows)] = NO_ROW
     tiers = state.ready_tiers(rows)
     return SequenceOpened(state.clock.step, tiers, leading(tiers != 0))
 

@@ -299,6 +299,20 @@ class State:
 
     # --- rows ---------------------------------------------------------------------------------------
 
+    def find(self, blocks: Ids) -> I64Array:
+        """Row of each id, `NO_ROW` where it has none as a block of this namespace and group."""
+        rows = self.catalog.find(blocks.ids)
+        rows[self.foreign(blocks, rows)] = NO_ROW
+        return rows
+
+    def foreign(self, blocks: Ids, rows: I64Array) -> NDArray[np.bool_]:
+        """Which of these rows hold the id as a block of another namespace or group: with other bytes, and of
+        another size, so that whoever took them for its own would read into the next slot."""
+        catalog = self.catalog
+        mine = (catalog.namespace[rows] == blocks.namespace) & (catalog.group[rows] == blocks.group)
+        others: NDArray[np.bool_] = (rows != NO_ROW) & ~mine
+        return others
+
     def create_rows(self, blocks: Ids, places: I64Array, size: int) -> I64Array:
         """Rows for the ids at `places`, with the records of their ghosts. LimitReached when rows run out."""
         ids = np.ascontiguousarray(blocks.ids[places])

@@ -45,7 +45,11 @@ def identities(data: bytes, field: str, most: int) -> U8Array:
         raise InvalidInput(field, f"{len(data)} bytes, not a multiple of {IDENTITY_BYTES}")
     if len(data) > most * IDENTITY_BYTES:
         raise InvalidInput(field, f"{len(data) // IDENTITY_BYTES} identities, more than {most}")
-    return np.frombuffer(data, np.uint8).reshape(-1, IDENTITY_BYTES)
+    ids = np.frombuffer(data, np.uint8).reshape(-1, IDENTITY_BYTES)
+    named = ids.any(axis=1)
+    if not named.all():
+        raise InvalidInput(field, f"identity {int(np.argmin(named))} is all zeros, which stands for none")
+    return ids
 
 
 def block_ids(blocks: pb.BlockIds, max_ids: int) -> m.Ids:
