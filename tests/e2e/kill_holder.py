@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 from block_pattern import pattern, wrong_bytes
-from kill_worker import BLOCK_BYTES, LAYOUT, ids_of_chain, numbers_of_chain
+from load_worker import BLOCK_BYTES, LAYOUT, ids_of_chain, numbers_of_chain
 from worker_process import commands, say
 
 from tierd_client import Client, Lease, TierdClientError, plain_ids

@@ -1,6 +1,6 @@
 """kill -9 of the daemon under load, against a Valkey that lives on: what was acknowledged is served afterwards.
 
-    test ── starts and kills ──▶ tierd serve ◀── puts, gets, leases ── two workers (kill_worker.py)
+    test ── starts and kills ──▶ tierd serve ◀── puts, gets, leases ── two workers (load_worker.py)
                                       ▲
                                       └── half-written slots, a lease ── a holder (kill_holder.py)
 """
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from block_pattern import pattern, wrong_bytes
 from kill_holder import SLOTS
-from kill_worker import BLOCK_BYTES, CHAIN_BLOCKS, LAYOUT, ids_of_chain, numbers_of_chain
+from load_worker import BLOCK_BYTES, CHAIN_BLOCKS, LAYOUT, ids_of_chain, numbers_of_chain
 from worker_process import WorkerProcess
 
 from tierd.testing.serve import ServeProcess, StartDaemon
@@ -119,7 +119,7 @@ def test_twenty_kills_under_load(
     holder = WorkerProcess("kill_holder.py", server.address, HELD_CHAIN)
     workers.append(holder)
     holder.wait_for(lambda: any("holding" in line for line in holder.lines))
-    loaders = [WorkerProcess("kill_worker.py", server.address, number) for number in range(2)]
+    loaders = [WorkerProcess("load_worker.py", server.address, number) for number in range(2)]
     workers += loaders
     chance = random.Random(20)
     for kill in range(KILLS):

@@ -1,7 +1,7 @@
-"""A worker under load for test_kill.py: puts, gets, leases, evicts and re-admits chains until it is told to end.
+"""A worker that puts, gets, leases, evicts and re-admits chains until its input ends.
 
 Prints a line for each thing that the daemon acknowledged, so that the test knows what it may expect.
-usage: kill_worker.py ADDRESS NUMBER
+usage: load_worker.py ADDRESS NUMBER
 """
 
 from __future__ import annotations
