@@ -129,7 +129,7 @@ class _ClassList:
         self.tokens: TokenArray = np.empty(16, np.uint32)
         self.head = self.tail = 0
         self.step = NONE
-        """Last access of all that is open, and not before that of anything in the log."""
+        """Last access of all that is open, and after that of anything in the log."""
         self.open: list[tuple[I64Array, TokenArray]] = []
         self.stage: deque[tuple[int, int]] = deque()
         self.late: list[tuple[Place, int, int]] = []
@@ -149,9 +149,10 @@ class _ClassList:
         return True
 
     def close(self, known: _Rows) -> None:
-        """Sorts what is open into the log."""
+        """Sorts what is open into the log; whatever else comes of its step is late."""
         if not self.open:
             return
+        self.step += 1
         rows = np.concatenate([rows for rows, _ in self.open])
         tokens = np.concatenate([tokens for _, tokens in self.open])
         self.open.clear()

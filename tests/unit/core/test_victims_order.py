@@ -1,0 +1,104 @@
+"""The order of victims, against a plain sort of all rows, from seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tierd.core import statistics
+from tierd.core.catalog import Catalog
+from tierd.core.engine import Tables
+from tierd.core.policy.base import Moment
+from tierd.core.policy.registry import parse
+from tierd.core.victims import make_victims
+
+ROWS = 40
+
+
+class Pins:
+    def __init__(self) -> None:
+        self.pinned = np.zeros(ROWS, bool)
+
+    def one(self, row: int) -> bool:
+        return bool(self.pinned[row])
+
+    def many(self, rows: np.ndarray) -> np.ndarray:
+        return self.pinned[rows]
+
+
+class Play:
+    """One tier without chains: rows come, are touched, pinned, chosen, taken or given back, from a seed."""
+
+    def __init__(self, spec: str, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.catalog, self.policy = Catalog(Tables.private(ROWS).catalog), parse(spec)
+        rows = self.catalog.insert(self.random.integers(0, 256, (ROWS, 32)).astype(np.uint8))
+        self.catalog.position[rows] = self.random.integers(0, 4, ROWS)
+        self.victims, self.pins = make_victims(self.catalog, self.policy, None), Pins()
+        self.present = np.zeros(ROWS, bool)
+        self.step, self.age = 0, 50.0
+
+    def some(self, most: int) -> np.ndarray:
+        return self.random.choice(ROWS, self.random.integers(1, most), replace=False)
+
+    def turn(self) -> None:
+        turns = [self.tick, self.touch, self.pin, self.unpin, self.discard, self.choose]
+        turns[self.random.choice(len(turns), p=[0.3, 0.4, 0.04, 0.06, 0.03, 0.17])]()
+
+    def tick(self) -> None:
+        self.step += 1
+
+    def touch(self) -> None:
+        rows, common = self.some(8), self.policy.common
+        if self.random.random() < 0.2:
+            weight = self.random.random(len(rows))
+            statistics.access_weighted(self.catalog, rows, weight, 1, self.step, float(self.step), common)
+        else:
+            statistics.access(self.catalog, rows, self.step, float(self.step), common)
+        self.victims.insert(rows)
+        self.present[rows] = True
+
+    def pin(self) -> None:
+        self.pins.pinned[self.some(4)] = True
+
+    def unpin(self) -> None:
+        rows = np.flatnonzero(self.pins.pinned)
+        self.pins.pinned[:] = False
+        self.victims.put_back(rows)
+
+    def discard(self) -> None:
+        rows = self.some(3)
+        self.victims.discard(rows)
+        self.present[rows] = False
+
+    def choose(self) -> None:
+        self.age = float(self.random.integers(1, 100))
+        count, now = int(self.random.integers(1, 6)), Moment(self.step, float(self.step), self.age)
+        wanted = self.sorted(now)[:count]
+        chosen = self.victims.choose(count, now, self.pins, lambda row: None)
+        assert chosen == wanted
+        rows = np.array(chosen, np.int64)
+        if self.random.random() < 0.5:
+            self.victims.put_back(rows)
+        else:
+            self.victims.discard(rows)
+            self.present[rows] = False
+
+    def sorted(self, now: Moment) -> list[int]:
+        rows = np.flatnonzero(self.present & ~self.pins.pinned)
+        stats, catalog = statistics.stats_of(self.catalog, rows), self.catalog
+        ranks = self.policy.ranks(stats, now) if self.policy.index == "classes" else -self.policy.keys(stats)
+        places = [
+            (-rank, int(catalog.last[row]), -int(catalog.position[row]), catalog.identity[row].tobytes(), row)
+            for rank, row in zip(ranks.tolist(), rows.tolist(), strict=True)
+        ]
+        return [place[-1] for place in sorted(places)]
+
+
+@pytest.mark.parametrize("ranking", ["lru", "lrfu", "lrfu(ranking=composite)", "lrfu(ranking=decayed)"])
+@pytest.mark.parametrize("seed", range(6))
+def test_victims_come_in_the_order_of_a_plain_sort(ranking: str, seed: int) -> None:
+    """Whatever came, went, was touched or pinned, also within one step: victims are the first of all, sorted."""
+    play = Play(ranking, seed)
+    for _ in range(250):
+        play.turn()
