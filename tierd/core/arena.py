@@ -11,6 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from tierd_client.format import PAGE_BYTES
 
 SEGMENT_SHIFT = 48
@@ -34,6 +36,9 @@ class Arena:
         )
         self._free: dict[int, list[int]] = {}
         self._extents: list[tuple[int, int, int]] = []
+        """(start, end, slot size), sorted."""
+        self._freed: set[int] = set()
+        """Classes in which an extent may have become empty since `_reclaim` looked."""
 
     @property
     def free_bytes(self) -> int:
@@ -59,6 +64,7 @@ class Arena:
 
     def free(self, size: int, addresses: Sequence[int]) -> None:
         self._free.setdefault(size, []).extend(addresses)
+        self._freed.add(size)
 
     def claim(self, slots: Sequence[tuple[int, int]]) -> None:
         """Takes slots `(address, size)`, sorted and not overlapping, out of a fresh arena (restart)."""
@@ -70,7 +76,7 @@ class Arena:
                 runs.append([address, address + size, size])
         for start, end, size in runs:
             self._cut(start, end)
-            self._extents.append((start, end, size))
+            self._extents += _extents(start, end, size)
         self._extents.sort()
 
     def contains(self, address: int, size: int) -> bool:
@@ -83,15 +89,16 @@ class Arena:
         return address & ((1 << SEGMENT_SHIFT) - 1) == 0
 
     def _carve(self, size: int, slots: list[int], wanted: int) -> bool:
-        """Takes one extent out of the first free range that has room for a slot."""
+        """Takes extents out of the first free range that has room for a slot."""
         for at, (start, end) in enumerate(self._ranges):
             fits = (end - start) // size
             if fits == 0:
                 continue
-            count = min(fits, max(1, EXTENT_BYTES // size, min(wanted, 1024)))
-            stop = start + count * size
+            some = _slots_of_extent(size)
+            stop = start + min(fits, -(-wanted // some) * some) * size
             self._ranges[at : at + 1] = [(stop, end)] if stop < end else []
-            insort(self._extents, (start, stop, size))
+            for extent in _extents(start, stop, size):
+                insort(self._extents, extent)
             slots.extend(range(stop - size, start - 1, -size))
             return True
         return False
@@ -105,28 +112,27 @@ class Arena:
 
     def _reclaim(self, wanted: int) -> bool:
         """Gives back every extent of other classes that is empty. True when there was one."""
-        empty: list[tuple[int, int, int]] = []
-        for size, slots in self._free.items():
-            if size != wanted and slots:
-                empty += self._empty_extents(size, slots)
-        for extent in empty:
-            self._extents.remove(extent)
-            insort(self._ranges, extent[:2])
+        others = [size for size in self._freed if size != wanted]
+        self._freed.difference_update(others)
+        empty = {extent for size in others for extent in self._take_empty(size)}
+        if not empty:
+            return False
+        self._extents = [extent for extent in self._extents if extent not in empty]
+        self._ranges = sorted([*self._ranges, *(extent[:2] for extent in empty)])
         self._coalesce()
-        return bool(empty)
+        return True
 
-    def _empty_extents(self, size: int, slots: list[int]) -> list[tuple[int, int, int]]:
-        count: dict[tuple[int, int, int], int] = {}
-        for address in slots:
-            extent = self._extent_of(address)
-            count[extent] = count.get(extent, 0) + 1
-        empty = [extent for extent, n in count.items() if n * size == extent[1] - extent[0]]
-        gone = set(empty)
-        slots[:] = [address for address in slots if self._extent_of(address) not in gone]
-        return empty
-
-    def _extent_of(self, address: int) -> tuple[int, int, int]:
-        return self._extents[bisect_right(self._extents, (address, 1 << 64, 0)) - 1]
+    def _take_empty(self, size: int) -> list[tuple[int, int, int]]:
+        """Extents of a class of which every slot is free; their slots are no longer counted as free."""
+        slots = np.array(self._free[size], np.uint64)
+        mine = [extent for extent in self._extents if extent[2] == size]
+        extent_of = np.searchsorted(np.array([start for start, _, _ in mine], np.uint64), slots, "right") - 1
+        free = np.bincount(extent_of, minlength=len(mine)).tolist()
+        full = [(end - start) // size for start, end, _ in mine]
+        empty = np.array([n == most for n, most in zip(free, full, strict=True)], bool)
+        if empty.any():
+            self._free[size] = slots[~empty[extent_of]].tolist()
+        return [mine[at] for at in np.flatnonzero(empty).tolist()]
 
     def _coalesce(self) -> None:
         merged: list[tuple[int, int]] = []
@@ -136,3 +142,13 @@ class Arena:
             else:
                 merged.append((start, end))
         self._ranges = merged
+
+
+def _slots_of_extent(size: int) -> int:
+    return max(1, EXTENT_BYTES // size)
+
+
+def _extents(start: int, end: int, size: int) -> list[tuple[int, int, int]]:
+    """A run of slots, cut into extents."""
+    step = _slots_of_extent(size) * size
+    return [(at, min(at + step, end), size) for at in range(start, end, step)]
