@@ -189,13 +189,19 @@ class Parameters:
         return InvalidInput(f"policy.{name}", problem)
 
 
+def in_spec(value: float) -> str:
+    """A number as it stands in a spec: short, and the same number when it is read again."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
 def common_spec(common: Common) -> list[str]:
     """The common parameters as they stand in a spec."""
     decay = common.decay
     return [
-        f"alpha={common.alpha:g}",
-        f"half_life_s={decay.half_life_s:g}" if decay.half_life_s else f"lambda={decay.per_step:g}",
+        f"alpha={in_spec(common.alpha)}",
+        f"half_life_s={in_spec(decay.half_life_s)}" if decay.half_life_s else f"lambda={in_spec(decay.per_step)}",
         f"persist={str(common.persist).lower()}",
-        f"ghost_factor={common.ghost_factor:g}",
+        f"ghost_factor={in_spec(common.ghost_factor)}",
         f"leaf_only={str(common.leaf_only).lower()}",
     ]

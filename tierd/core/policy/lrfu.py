@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tierd.core.policy.base import Common, FloatArray, IntArray, Moment, Parameters, Stats, common_spec
+from tierd.core.policy.base import Common, FloatArray, IntArray, Moment, Parameters, Stats, common_spec, in_spec
 
 RANKINGS = ("auto", "composite", "decayed")
 MOST_TOUCHES = 1 << 16
@@ -58,7 +58,7 @@ class Lrfu:
 
     @property
     def spec(self) -> str:
-        beta = [f"beta={self.beta:g}"] if self.ranking == "composite" else []
+        beta = [f"beta={in_spec(self.beta)}"] if self.ranking == "composite" else []
         return f"lrfu({','.join([f'ranking={self.ranking}', *beta, *common_spec(self.common)])})"
 
     def ranks(self, stats: Stats, now: Moment) -> FloatArray:
