@@ -121,7 +121,8 @@ class Oracle:
                 missing += [one] if one not in missing else []
             else:
                 outcomes.append("EXISTS" if self.blocks[one].ready else "BUSY")
-        granted = missing[: self._make_room(len(missing), set(ids))]
+        kept = set(ids) | self._ancestors(parent if chain else None)
+        granted = missing[: self._make_room(len(missing), kept)]
         for place, one in enumerate(ids):
             if outcomes[place] == "GRANTED" and one in granted:
                 self.blocks[one] = Block(one, position + place * chain, self._recall(one), writer=session)
@@ -316,8 +317,17 @@ class Oracle:
 
     def _link(self, ids: list[bytes], parent: bytes | None) -> None:
         for one, before in zip(ids, [parent, *ids[:-1]], strict=True):
-            if one in self.blocks and before in self.blocks:
+            known = one in self.blocks and before in self.blocks
+            if known and self.blocks[before].position < self.blocks[one].position:
                 self.blocks[one].parent = before
+
+    def _ancestors(self, identity: bytes | None) -> set[bytes]:
+        """An identity with all that is known to lie before it."""
+        found: set[bytes] = set()
+        while identity in self.blocks and identity is not None:
+            found.add(identity)
+            identity = self.blocks[identity].parent
+        return found
 
     def _tick(self) -> None:
         self.step += 1

@@ -31,7 +31,10 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parents[2]
 CORE = Path("tierd/core")
 COPIED = ("tierd", "clients", "tests", "pyproject.toml")
-TESTS = ("tests/unit", "tests/model", "tests/contract/test_policies.py", "tests/sim")
+TESTS = (
+    "tests/unit/core", "tests/unit/test_lrfu_vectors.py", "tests/unit/test_victims_heads.py",
+    "tests/contract/test_policies.py", "tests/model", "tests/sim",
+)
 NOT_LOGIC = ("messages.py", "errors.py")
 """Declarations only: nothing there decides anything."""
 

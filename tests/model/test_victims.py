@@ -1,0 +1,190 @@
+"""The indexes of victims against a search over everything, one operation after the other."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from pytest import MonkeyPatch
+
+from tierd.core import victims
+from tierd.core.catalog import FLAG_UNIT, Catalog
+from tierd.core.policy.base import Moment
+from tierd.core.policy.registry import parse
+from tierd.core.statistics import access, access_weighted, stats_of
+from tierd_client.format import CATALOG_MAGIC, I64Array, Table, catalog_columns
+
+FAST = os.environ.get("TIERD_TEST_EFFORT") == "fast"
+ROWS = 10
+PARENTS = (-1, 0, 1, 2, 1, 4, -1, 6, 6, -1)
+"""Row -> row of its parent: a chain that forks, a short one, a single block."""
+POLICIES = (
+    "lru", "lru(leaf_only=false)", "lrfu", "lrfu(leaf_only=false)", "lrfu(ranking=decayed,lambda=0.25)",
+    "lrfu(ranking=composite,alpha=0.3,leaf_only=false)", "lrfu(ranking=decayed,lambda=0.5,leaf_only=false)",
+)
+
+subsets = st.sets(st.integers(0, ROWS - 1), min_size=1)
+
+
+def array(rows: set[int] | list[int]) -> I64Array:
+    return np.array(sorted(rows) if isinstance(rows, set) else rows, np.int64)
+
+
+class Protected:
+    """The rows that may not go now."""
+
+    def __init__(self) -> None:
+        self.rows: set[int] = set()
+
+    def one(self, row: int) -> bool:
+        return row in self.rows
+
+    def many(self, rows: I64Array) -> np.ndarray:
+        return np.array([row in self.rows for row in rows.tolist()], bool)
+
+
+class Order(RuleBasedStateMachine):
+    """`inside`: rows with a copy that was not chosen. The index must agree with `inside` in every choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small = MonkeyPatch()
+
+    @initialize(policy=st.sampled_from(POLICIES), stage=st.integers(1, 4), compact=st.sampled_from([0, 3, 4096]))
+    def begin(self, policy: str, stage: int, compact: int) -> None:
+        self.small.setattr(victims, "STAGE_ROWS", stage)
+        self.small.setattr(victims, "COMPACT_ABOVE", compact)
+        self.policy = parse(policy)
+        self.catalog = Catalog(Table.create(CATALOG_MAGIC, catalog_columns(ROWS, 32)))
+        identities = np.random.default_rng(ROWS).integers(0, 256, (ROWS, 32)).astype(np.uint8)
+        assert self.catalog.insert(identities).tolist() == list(range(ROWS))
+        for row, parent in enumerate(PARENTS):
+            self.catalog.position[row] = 0 if parent < 0 else self.catalog.position[parent] + 1
+        self.children = np.zeros(ROWS, np.int32)
+        leaf_only = self.policy.common.leaf_only
+        self.index = victims.make_victims(self.catalog, self.policy, self.children if leaf_only else None)
+        self.protected = Protected()
+        self.inside: set[int] = set()
+        self.step = 0
+
+    def teardown(self) -> None:
+        self.small.undo()
+
+    def count(self, rows: set[int] | list[int], change: int) -> None:
+        for row in rows:
+            if PARENTS[row] >= 0:
+                self.children[PARENTS[row]] += change
+
+    def give_back(self, rows: set[int]) -> None:
+        """As the engine does, of all that may be out, whether it is in the tier or not."""
+        self.index.put_back(array(rows & self.inside))
+
+    @rule(steps=st.integers(1, 30))
+    def time_passes(self, steps: int) -> None:
+        self.step += steps
+
+    @rule(rows=subsets)
+    def arrive(self, rows: set[int]) -> None:
+        """Rows get a copy, and their first access with it."""
+        rows -= self.inside
+        if rows:
+            access(self.catalog, array(rows), self.step, float(self.step), self.policy.common)
+            self.count(rows, 1)
+            self.inside |= rows
+            self.index.insert(array(rows))
+
+    @rule(rows=subsets)
+    def touch(self, rows: set[int]) -> None:
+        rows &= self.inside
+        if rows:
+            access(self.catalog, array(rows), self.step, float(self.step), self.policy.common)
+            self.index.insert(array(rows))
+
+    @rule(rows=subsets, weight=st.sampled_from([0.125, 0.5, 1.0]))
+    def report(self, rows: set[int], weight: float) -> None:
+        rows &= self.inside
+        if rows:
+            weights = np.full(len(rows), weight)
+            access_weighted(
+                self.catalog, array(rows), weights, 1, self.step, float(self.step), self.policy.common
+            )
+            self.index.insert(array(rows))
+
+    @rule(rows=subsets)
+    def protect(self, rows: set[int]) -> None:
+        self.protected.rows |= rows
+
+    @rule(rows=subsets)
+    def unprotect(self, rows: set[int]) -> None:
+        rows &= self.protected.rows
+        self.protected.rows -= rows
+        self.give_back(rows)
+
+    @rule(rows=subsets)
+    def leave(self, rows: set[int]) -> None:
+        """Copies are dropped by somebody's word."""
+        rows &= self.inside
+        if rows:
+            self.inside -= rows
+            self.index.discard(array(rows))
+            self.count(rows, -1)
+            self.give_back({PARENTS[row] for row in rows if PARENTS[row] >= 0 and not self.children[PARENTS[row]]})
+            self.forget(rows)
+
+    def forget(self, rows: set[int]) -> None:
+        """The next block in these rows is another one, without a past."""
+        columns = self.catalog
+        for row in rows:
+            columns.touches[row] = columns.last[row] = 0
+            columns.ema[row] = columns.crf[row] = columns.wall[row] = 0.0
+            columns.flags[row] = FLAG_UNIT
+
+    @rule(count=st.integers(1, ROWS), stay=st.booleans())
+    def choose(self, count: int, stay: bool) -> None:
+        expected = self.search(count)
+
+        def departed(row: int) -> None:
+            parent = PARENTS[row]
+            if parent >= 0:
+                self.children[parent] -= 1
+                if self.policy.common.leaf_only and not self.children[parent]:
+                    self.give_back({parent})
+
+        now = Moment(self.step, float(self.step), 50.0)
+        chosen = self.index.choose(count, now, self.protected, departed)
+        assert chosen == expected
+        if stay:
+            self.count(chosen, 1)
+            self.give_back(set(chosen))
+        else:
+            self.inside -= set(chosen)
+            self.index.discard(array(chosen))
+            self.forget(set(chosen))
+
+    def search(self, count: int) -> list[int]:
+        """The next victims, by looking at all rows for each."""
+        everything = np.arange(ROWS)
+        ranks = self.policy.ranks(stats_of(self.catalog, everything), Moment(self.step, float(self.step), 50.0))
+        left, chosen = set(self.inside), list[int]()
+        while len(chosen) < count:
+            parents = {PARENTS[row] for row in left} if self.policy.common.leaf_only else set()
+            may_go = left - parents - self.protected.rows
+            if not may_go:
+                break
+            chosen.append(min(may_go, key=lambda row: (-ranks[row], self.place(row))))
+            left.remove(chosen[-1])
+        return chosen
+
+    def place(self, row: int) -> tuple[int, int, bytes]:
+        catalog = self.catalog
+        return int(catalog.last[row]), -int(catalog.position[row]), catalog.identity[row].tobytes()
+
+
+TestOrder = Order.TestCase
+TestOrder.settings = settings(
+    max_examples=int(os.environ.get("TIERD_TEST_EXAMPLES", 100 if FAST else 300)), stateful_step_count=40,
+    deadline=None, phases=[Phase.generate] if FAST else list(Phase),
+)
