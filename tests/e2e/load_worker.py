@@ -1,7 +1,7 @@
 """A worker that puts, gets, leases, evicts and re-admits chains until its input ends.
 
 Prints a line for each thing that the daemon acknowledged, so that the test knows what it may expect.
-usage: load_worker.py ADDRESS NUMBER
+usage: load_worker.py ADDRESS NUMBER [SHARED_MEMORY], the client's mode
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class Worker:
 def main() -> None:
     stop = threading.Event()
     threading.Thread(target=lambda: (list(commands()), stop.set()), daemon=True).start()
-    with Client(sys.argv[1], connect_timeout_s=30.0) as client:
+    mode = sys.argv[3] if len(sys.argv) > 3 else "require"
+    with Client(sys.argv[1], connect_timeout_s=30.0, shared_memory=mode) as client:  # type: ignore[arg-type]
         worker = Worker(client, int(sys.argv[2]))
         while not stop.is_set():
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -112,7 +113,10 @@ def test_twenty_kills_under_load(
     daemon: StartDaemon, valkey: ExternalValkey, workers: list[WorkerProcess]
 ) -> None:
     """Through 20 kills every acknowledged block is served with its bytes and its record, no view of a lease
-    changes, late writes into a half-written slot reach no block, and in the end every slot is free again."""
+    changes, late writes into a half-written slot reach no block, and in the end every slot is free again.
+
+    Some starts are killed as well, and some workers, with what they held, while there is no daemon.
+    """
     server = daemon(spill=valkey.unix_url, **SETTINGS)
     with Client(server.address) as client:
         put_chain(client, HELD_CHAIN)
@@ -123,10 +127,15 @@ def test_twenty_kills_under_load(
     workers += loaders
     chance = random.Random(20)
     for kill in range(KILLS):
-        for worker in loaders:
+        for worker in (loaders[0], loaders[-1]):
             progress(worker, chance.randrange(3, 25))
         server.kill()
         assert_no_fault(server)
+        if kill in (7, 13):
+            replace_last(server, loaders, mode="never" if kill == 7 else "require")
+            workers.append(loaders[-1])
+        if kill % 4 == 2:
+            kill_a_start(server, chance.choice(["warm_restart", "listening", "READY"]))
         server.start()
         holder.tell("scribble")
         if kill % 5 == 4:
@@ -134,7 +143,21 @@ def test_twenty_kills_under_load(
                 assert_conserved(client.admin.occupancy())
                 assert_served(client, acknowledged(loaders), stored(loaders))
     assert_unharmed(server, holder, loaders)
-    assert_nothing_is_left(server, workers)
+    assert_nothing_is_left(server, holder)
+
+
+def replace_last(server: ServeProcess, loaders: list[WorkerProcess], mode: str) -> None:
+    """Kills a worker while there is no daemon, and starts another one."""
+    loaders[-1].kill()
+    loaders.append(WorkerProcess("load_worker.py", server.address, 1, mode))
+
+
+def kill_a_start(server: ServeProcess, event: str) -> None:
+    """Starts the daemon and kills it as soon as it says that it came so far."""
+    server.start(wait=False)
+    server.event(event)
+    server.kill()
+    assert_no_fault(server)
 
 
 def put_chain(client: Client, chain: int) -> None:
@@ -145,7 +168,7 @@ def put_chain(client: Client, chain: int) -> None:
 
 def assert_unharmed(server: ServeProcess, holder: WorkerProcess, loaders: list[WorkerProcess]) -> None:
     """What the workers saw and what is served now is right, while a holder scribbles and tries to commit."""
-    for worker in loaders:
+    for worker in (loaders[0], loaders[-1]):
         progress(worker, 10)
         worker.finish()
     assert holder.ask("check") == {"check": CHAIN_BLOCKS, "wrong": 0}
@@ -162,15 +185,36 @@ def assert_unharmed(server: ServeProcess, holder: WorkerProcess, loaders: list[W
         print("seen", seen, "spilled", moved, "stored", len(stored(loaders)))
 
 
-def assert_nothing_is_left(server: ServeProcess, workers: list[WorkerProcess]) -> None:
+def assert_nothing_is_left(server: ServeProcess, holder: WorkerProcess) -> None:
     """With all clients gone and everything cleared, free is capacity in every tier."""
-    workers[0].finish()
+    holder.finish()
     with Client(server.address) as client:
         client.admin.clear(ghosts=True)
         occupancy = client.admin.occupancy()
         assert (occupancy.sessions, occupancy.leases, occupancy.identities) == (1, 0, 0)
         for tier in occupancy.tiers.values():
             assert tier.free_bytes == tier.capacity_bytes, tier
+
+
+def test_what_a_killed_worker_held_is_free_again(
+    daemon: StartDaemon, valkey: ExternalValkey, workers: list[WorkerProcess]
+) -> None:
+    """When a worker dies its half-written slots and its leases are given back at once, without a restart."""
+    server = daemon(spill=valkey.unix_url, **SETTINGS)
+    with Client(server.address) as client:
+        put_chain(client, HELD_CHAIN)
+        holder = WorkerProcess("kill_holder.py", server.address, HELD_CHAIN)
+        workers.append(holder)
+        holder.wait_for(lambda: holder.lines)
+        held = client.admin.occupancy()
+        assert held.tiers[Tier.HOST].reserved_bytes == SLOTS * BLOCK_BYTES
+        assert held.leases == CHAIN_BLOCKS
+        holder.kill()
+        ends_at = time.monotonic() + 10.0
+        while (now := client.admin.occupancy()).sessions > 1:
+            assert time.monotonic() < ends_at
+        host = now.tiers[Tier.HOST]
+        assert (now.leases, host.reserved_bytes, host.quarantined_bytes) == (0, 0, 0)
 
 
 def test_a_thread_that_comes_late_lets_its_lost_session_go(daemon: StartDaemon) -> None:
