@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from tierd.core.catalog import Catalog
+from tierd.core.engine import Tables
+from tierd.core.ghosts import Ghosts
 from tierd.core.policy.base import Common, Decay, Moment, Stats
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.registry import parse
@@ -199,6 +201,6 @@ def test_another_alpha_rescales_unit_records_exactly() -> None:
             if step == 2:
                 access(target, np.array([1]), step, float(step), common)
     report(catalog, 2, 0.25, 5)
-    rescale(catalog, np.arange(3), 0.3)
+    rescale(catalog, Ghosts(Tables.private(4).ghosts), 0.3)
     assert catalog.ema[:2].tolist() == wanted.ema[:2].tolist()
     assert catalog.ema[2] == 0.05 * 0.25

@@ -6,6 +6,9 @@ fastest worker. `wall`: seconds times `steps_per_second`. A step never goes back
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tierd.core.errors import InvalidInput
 
 MODES = ("request", "decode", "wall")
@@ -27,6 +30,11 @@ class Clock:
         self.wall_s = max(self.wall_s, wall_s)
         if self.mode == "wall":
             self.step = max(self.step, int(self.wall_s * self.steps_per_second))
+
+    def steps_at(self, wall_s: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Steps of a clock that follows the wall, at these times."""
+        steps: NDArray[np.int64] = (wall_s * self.steps_per_second).astype(np.int64)
+        return steps
 
     def request(self) -> None:
         """A sequence opened, or a request came outside one."""

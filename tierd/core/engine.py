@@ -33,7 +33,7 @@ def _set_policy(state: State, command: m.SetPolicy) -> m.PolicySet:
     state.policy = policy
     state.tables.catalog.words[WORD_POLICY_EPOCH] += np.uint64(1)
     if rescale:
-        statistics.rescale(state.catalog, np.flatnonzero(state.catalog.used), policy.common.alpha)
+        statistics.rescale(state.catalog, state.ghosts, policy.common.alpha)
     state.make_victims()
     return m.PolicySet(policy.spec, state.policy_epoch)
 

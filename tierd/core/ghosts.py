@@ -36,13 +36,14 @@ class Ghosts:
         self.table = table
         self.identity: U8Array = table["identity"]
         self.touches: NDArray[np.uint32] = table["touches"]
+        self.ema: NDArray[np.float64] = table["ema"]
+        self.last: NDArray[np.int64] = table["last"]
         self.capacity = len(self.identity)
         table.words[WORD_ROWS] = self.capacity
         self.head, self.tail = int(table.words[WORD_HEAD]), int(table.words[WORD_TAIL])
         self._index = HashIndex.private(words_of(self.identity))
-        at = np.arange(self.head, self.tail) % max(1, self.capacity)
         self._count = 0
-        self._index_at(at[self.touches[at] != 0])
+        self._index_at(self._live())
 
     def __len__(self) -> int:
         return self._count
@@ -57,8 +58,8 @@ class Ghosts:
             return
         at = np.arange(self.tail, self.tail + len(ids)) % self.capacity
         column = self.table.columns
-        self.identity[at], column["ema"][at], column["crf"][at] = ids, records.ema[kept], records.crf[kept]
-        column["last"][at], column["wall"][at] = records.last[kept], records.wall[kept].astype(np.uint32)
+        self.identity[at], self.ema[at], column["crf"][at] = ids, records.ema[kept], records.crf[kept]
+        self.last[at], column["wall"][at] = records.last[kept], records.wall[kept].astype(np.uint32)
         touches = np.maximum(records.touches[kept], 1) & ~UNIT_BIT
         self.touches[at] = touches | np.where(records.unit[kept], UNIT_BIT, np.uint32(0))
         self._index_at(at)
@@ -92,8 +93,17 @@ class Ghosts:
         self.touches[at] = 0
         self._count -= len(at)
         if self._index.crowded:
-            live = np.arange(self.head, self.tail) % self.capacity
-            self._index.rebuild(live[self.touches[live] != 0])
+            self._index.rebuild(self._live())
+
+    def live(self) -> tuple[I64Array, Records]:
+        """Places of all ghosts in the columns, oldest out first, and their records."""
+        at = self._live()
+        return at, self._records(at)
+
+    def _live(self) -> I64Array:
+        at = np.arange(self.head, self.tail) % max(1, self.capacity)
+        live: I64Array = at[self.touches[at] != 0]
+        return live
 
     def peek(self, ids: U8Array) -> tuple[I64Array, Records]:
         """As `take`, but nothing changes."""
@@ -111,7 +121,7 @@ class Ghosts:
         column = self.table.columns
         touches = self.touches[at]
         return Records(
-            touches & ~UNIT_BIT, column["last"][at], column["wall"][at].astype(np.float64), column["ema"][at],
+            touches & ~UNIT_BIT, self.last[at], column["wall"][at].astype(np.float64), self.ema[at],
             column["crf"][at], (touches & UNIT_BIT) != 0,
         )
 

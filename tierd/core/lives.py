@@ -246,8 +246,11 @@ def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     for tier in state.tiers.values():
         here = tier.copies.state[rows] != STATE_ABSENT
         np.add.at(tier.children, parents[here & (parents != NO_ROW)], 1)
-    if len(rows):
-        state.clock.step = max(state.clock.step, int(catalog.last[rows].max()))
+    statistics.rescale(catalog, state.ghosts, state.policy.common.alpha)
+    statistics.retell(catalog, state.ghosts, rows, state.clock)
+    _, records = state.ghosts.live()
+    latest = max(catalog.last[rows].max(initial=0), records.last.max(initial=0))
+    state.clock.step = max(state.clock.step, int(latest))
     state.make_victims()
 
 

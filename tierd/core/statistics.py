@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.catalog import FLAG_UNIT, Catalog
-from tierd.core.ghosts import Records
-from tierd.core.policy.base import Common, Stats
+from tierd.core.clock import Clock
+from tierd.core.ghosts import Ghosts, Records
+from tierd.core.policy.base import MOST_TOUCHES, Common, Stats
 from tierd_client.format import I64Array
 
 
@@ -69,15 +70,34 @@ def access_weighted(
     catalog.flags[rows[(weight != 1.0) | (steps != 1)]] &= np.uint8(~FLAG_UNIT & 0xFF)
 
 
-def rescale(catalog: Catalog, rows: I64Array, alpha: float) -> None:
-    """Makes ema what it were, had alpha always had this value: exact where every access had weight 1."""
-    unit = rows[(catalog.flags[rows] & FLAG_UNIT) != 0]
-    if not len(unit):
-        return
-    values = np.zeros(int(catalog.touches[unit].max()) + 1)
-    for count in range(1, len(values)):
-        values[count] = (1.0 - alpha) * values[count - 1] + alpha
-        if values[count] == values[count - 1]:
-            values[count:] = values[count]
+def rescale(catalog: Catalog, ghosts: Ghosts, alpha: float) -> None:
+    """Makes ema what it were, had alpha always had this value: exact where every access had weight 1, and
+    there needed, because the order of victims takes ema for a function of touches. Changes nothing when alpha
+    always had it."""
+    rows = np.flatnonzero(catalog.used & ((catalog.flags & FLAG_UNIT) != 0))
+    catalog.ema[rows] = _unit_ema(catalog.touches[rows], alpha)
+    places, records = ghosts.live()
+    unit = records.unit
+    ghosts.ema[places[unit]] = _unit_ema(records.touches[unit], alpha)
+
+
+def _unit_ema(touches: NDArray[np.uint32], alpha: float) -> NDArray[np.float64]:
+    """ema after so many accesses of weight 1, step by step as `access` does it; constant above MOST_TOUCHES."""
+    values = [0.0]
+    for _ in range(min(int(touches.max(initial=0)), MOST_TOUCHES)):
+        values.append((1.0 - alpha) * values[-1] + alpha)
+        if values[-1] == values[-2]:
             break
-    catalog.ema[unit] = values[catalog.touches[unit]]
+    table = np.array(values)
+    return table[np.minimum(touches, len(table) - 1)]
+
+
+def retell(catalog: Catalog, ghosts: Ghosts, rows: I64Array, clock: Clock) -> None:
+    """Puts the steps of records on the scale of a clock that follows the wall, whatever clock they were made by."""
+    if clock.mode != "wall":
+        return
+    catalog.last[rows] = clock.steps_at(catalog.wall[rows])
+    places, records = ghosts.live()
+    last = clock.steps_at(records.wall)
+    off = np.abs(records.last - last) > clock.steps_per_second + 1  # the wall time of a ghost is in whole seconds
+    ghosts.last[places[off]] = last[off]

@@ -26,6 +26,9 @@ from tierd.core.errors import InvalidInput
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+MOST_TOUCHES = 1 << 16
+"""Records with more accesses count as equal in frequency: from alpha = 0.0006 on 1 - ema is 0 to the last bit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:

@@ -19,11 +19,19 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tierd.core.policy.base import Common, FloatArray, IntArray, Moment, Parameters, Stats, common_spec, in_spec
+from tierd.core.policy.base import (
+    MOST_TOUCHES,
+    Common,
+    FloatArray,
+    IntArray,
+    Moment,
+    Parameters,
+    Stats,
+    common_spec,
+    in_spec,
+)
 
 RANKINGS = ("auto", "composite", "decayed")
-MOST_TOUCHES = 1 << 16
-"""Records with more accesses share the class of this many: by then 1 - ema is 0 to the last bit."""
 STEPS_PER_HALVING = 64
 MOST_HALVINGS = 64
 DEFAULT_ALPHA = {"auto": 0.5, "composite": 0.05, "decayed": 0.05}
