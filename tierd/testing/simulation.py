@@ -16,7 +16,7 @@ import argparse
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import numpy as np
@@ -490,7 +490,10 @@ class Simulation:
             self.do(DropDamaged(copy.tier, ids, np.array([generation], np.uint64)))
 
     def set_policy(self) -> None:
-        self.do(SetPolicy(self.random.choice(POLICIES)))
+        """The next boot has the same policy: another one's records would be rescaled."""
+        policy = self.random.choice(POLICIES)
+        self.settings = replace(self.settings, policy=policy)
+        self.do(SetPolicy(policy))
 
     # --- failures -----------------------------------------------------------------------------------
 
