@@ -61,7 +61,7 @@ def test_an_identity_of_another_namespace_is_a_miss(tmp_path: Path, tier: Tier) 
         assert await d.readmit(foreign) == [pb.READMIT_OUTCOME_MISS] * 2
         opened = pb.OpenSequenceRequest(session=session, sequence="r", blocks=foreign)
         assert (await d.blocks.OpenSequence(opened, timeout=DEADLINE_S)).hit_blocks == 0
-        with pytest.raises(grpc.aio.AioRpcError, match="blocks.ids: identity 0 is a block of namespace 1") as raised:
+        with pytest.raises(grpc.aio.AioRpcError, match="identity 0 is a block of namespace 1") as raised:
             await d.reserve(session, foreign)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert await d.tiers_of(mine) == before
@@ -326,6 +326,20 @@ def test_evict_failed(tmp_path: Path) -> None:
         await d.store_blocks(session, block_ids(1))
         assert await d.evict(block_ids(1)) == [pb.EVICT_OUTCOME_FAILED]
         assert await d.tiers_of(block_ids(1)) == [HOST]
+        await d.check_balance()
+
+    run(body, tmp_path, script=Scripted([Fault.FULL], [Operation.PUT]))
+
+
+def test_a_block_let_go_by_a_failed_move_is_reported_as_dropped(tmp_path: Path) -> None:
+    """With allow_drop, what the server had no room for is DROPPED, also to who waited: not a MISS."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        await d.store_blocks(session, block_ids(1, 2))
+        assert await d.evict(block_ids(1, 9), allow_drop=True) == [pb.EVICT_OUTCOME_DROPPED, pb.EVICT_OUTCOME_MISS]
+        assert await d.tiers_of(block_ids(1, 2)) == [0, HOST]
         await d.check_balance()
 
     run(body, tmp_path, script=Scripted([Fault.FULL], [Operation.PUT]))

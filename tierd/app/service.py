@@ -224,11 +224,14 @@ class Service:
         """Moves blocks down or drops them."""
         self._block_bytes(blocks)
 
-        def ask(some: m.Ids, retry: bool) -> m.Outcomes:
-            return self.writer.ask(m.Evict(some, to, allow_drop, retry), m.Outcomes)
+        def again(left: I64Array) -> m.Outcomes:
+            rest = self.writer.ask(m.Evict(blocks.take(left), to, allow_drop, retry=True), m.Outcomes)
+            if allow_drop:  # it was there a moment ago: its move failed, and it was let go
+                rest.outcomes[rest.outcomes == m.Evicted.MISS] = m.Evicted.DROPPED
+            return rest
 
-        reply = ask(blocks, False)
-        await self._settle(reply, m.Evicted.PENDING, lambda left: ask(blocks.take(left), True), deadline)
+        reply = self.writer.ask(m.Evict(blocks, to, allow_drop), m.Outcomes)
+        await self._settle(reply, m.Evicted.PENDING, again, deadline)
         return reply
 
     async def readmit(self, blocks: m.Ids, to: m.Tier, deadline: float) -> m.Outcomes:

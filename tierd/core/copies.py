@@ -27,6 +27,7 @@ from tierd.core.messages import Tier
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
 
 _ILLEGAL = 255
+GROW_EVERY_S = 1.0
 
 
 class Event(IntEnum):
@@ -72,7 +73,8 @@ class TierCopies:
         self.address: U64Array = catalog.address[plane]
         self.generation: U64Array = catalog.generation[plane]
         self.arena = Arena(segments) if segments else None
-        self.capacity = self.arena.capacity if self.arena else capacity_bytes
+        self.limit = self.capacity = self.arena.capacity if self.arena else capacity_bytes
+        self._growth, self._grown_s = 0, 0.0
         self.used = self.reserved = self.quarantined = 0
         self.blocks = 0
         self.leases = np.zeros(catalog.capacity, np.int32)
@@ -90,6 +92,19 @@ class TierCopies:
     def fits(self, size: int) -> bool:
         """Whether a block of `size` bytes could ever fit."""
         return slot_bytes(size) <= (self.arena.largest_slot() if self.arena else self.capacity)
+
+    def believe_full(self, now_s: float) -> None:
+        """The store has no room for more than it holds, whatever its limit says."""
+        self.capacity = self.used + self.reserved
+        self._growth, self._grown_s = 0, now_s
+
+    def ask_again(self, size: int, now_s: float) -> None:
+        """A store that was full may have room again: each GROW_EVERY_S a slot more may be tried, then two, four
+        and so on up to the limit, so that one which stays full refuses one block in that time."""
+        if self.capacity < self.limit and now_s - self._grown_s >= GROW_EVERY_S:
+            self._growth = max(slot_bytes(size), 2 * self._growth)
+            self.capacity = min(self.limit, self.capacity + self._growth)
+            self._grown_s = now_s
 
     def ready(self, rows: I64Array) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self.state[rows] == STATE_READY

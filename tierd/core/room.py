@@ -6,6 +6,7 @@ the target or takes it back. Until then the source stays as it is; a move that f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +36,7 @@ def obtain(
 
     `had`: what was obtained already; it is added to.
     """
+    tier.copies.ask_again(size, state.clock.wall_s)
     room = had or Room(tier.copies.allocate(size, count))
     if len(room.addresses) == count or not tier.copies.fits(size):
         return room
@@ -113,27 +115,49 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
 
 
 def free_rows(state: State, wanted: int, guard: I64Array) -> None:
-    """Makes room in the catalog, as far as it can: drops blocks that have one copy, from the lowest tier up."""
+    """Makes room in the catalog, as far as it can: drops blocks from the lowest tier up, first those that have
+    one copy, then those that have more, which take a row as well."""
     state.pin(guard)
     try:
-        for tier in reversed(state.tiers.values()):
-            wanted -= _drop_only_copies(state, tier, wanted)
+        for able in (_absent, _may_go):
+            for tier in reversed(state.tiers.values()):
+                wanted -= _drop_blocks(state, tier, wanted, able)
     finally:
         state.unpin(guard)
 
 
-def _drop_only_copies(state: State, tier: TierState, wanted: int) -> int:
+def _drop_blocks(
+    state: State, tier: TierState, wanted: int, able: Callable[[State, TierState, I64Array], NDArray[np.bool_]]
+) -> int:
+    """Drops this tier's victims altogether where each other tier is `able` to; returns how many."""
+    others = [other for other in state.tiers.values() if other is not tier]
     spared, dropped = np.empty(0, np.int64), 0
     while dropped < wanted and len(chosen := state.choose(tier, wanted - dropped)):
-        here = np.zeros(len(chosen), bool)
-        for other in state.tiers.values():
-            here |= (other is not tier) & (other.copies.state[chosen] != STATE_ABSENT)
-        spared = np.concatenate([spared, chosen[here]])
-        state.note_evicted(tier, chosen[~here])
-        state.drop(tier, chosen[~here], chosen=True)
-        dropped += int(np.count_nonzero(~here))
+        goes = np.ones(len(chosen), bool)
+        for other in others:
+            goes &= able(state, other, chosen)
+        spared, chosen = np.concatenate([spared, chosen[~goes]]), chosen[goes]
+        for other in others:
+            state.drop(other, chosen[other.copies.ready(chosen)])
+        state.note_evicted(tier, chosen)
+        state.drop(tier, chosen, chosen=True)
+        dropped += len(chosen)
     state.spare(tier, spared)
     return dropped
+
+
+def _absent(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
+    del state
+    found: NDArray[np.bool_] = tier.copies.state[rows] == STATE_ABSENT
+    return found
+
+
+def _may_go(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
+    """Rows without a copy in this tier, or with one that could be a victim."""
+    free = tier.copies.ready(rows) & ~state.protected(tier, rows)
+    if state.policy.common.leaf_only:
+        free &= tier.children[rows] == 0
+    return free | _absent(state, tier, rows)
 
 
 def by_size(state: State, rows: I64Array) -> list[tuple[int, I64Array]]:
@@ -283,7 +307,7 @@ def _failed(
     source.counters.failed_moves += 1
     state.abandon(target, rows)
     if result.full:
-        target.copies.capacity = target.copies.used + target.copies.reserved
+        target.copies.believe_full(state.clock.wall_s)
     if move.chosen:
         state.spare(source, rows)
     else:

@@ -321,8 +321,8 @@ class State:
         catalog.namespace[rows], catalog.group[rows] = blocks.namespace, blocks.group
         catalog.position[rows] = blocks.positions()[places]
         catalog.size[rows] = size
+        found, records = self.ghosts.take(ids)
         if self.policy.common.persist:
-            found, records = self.ghosts.take(ids)
             statistics.restore(catalog, rows[found], records)
         if self.awaited:
             for row, identity in zip(rows.tolist(), split(ids), strict=True):
@@ -455,7 +455,7 @@ class State:
         if not len(parents):
             return
         np.add.at(tier.children, parents, change)
-        if change < 0:
+        if change < 0 and self.policy.common.leaf_only:
             tier.victims.put_back(np.unique(parents[tier.children[parents] == 0]))
 
     # --- victims ------------------------------------------------------------------------------------
@@ -469,15 +469,16 @@ class State:
 
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""
-
         catalog, children = self.catalog, tier.children
+        # Without leaf_only a parent may go before its child: then it is chosen already, and waits for nothing.
+        leaf_only = self.policy.common.leaf_only
 
         def departed(row: int) -> None:
             parent = catalog.parent[row]
             if parent < 0 or catalog.birth[parent] != catalog.parent_birth[row]:
                 return
             children[parent] -= 1
-            if children[parent] == 0 and tier.victims.out[parent]:
+            if leaf_only and children[parent] == 0 and tier.victims.out[parent]:
                 tier.victims.put_back(np.array([parent], np.int64))
 
         chosen = tier.victims.choose(count, self.moment(tier), self.protection(tier), departed)

@@ -123,6 +123,31 @@ def test_a_full_server_is_believed() -> None:
     assert driver.unlinked == [identity(0)], "the lowest ranked value makes way"
 
 
+def test_a_server_that_was_full_is_tried_again() -> None:
+    """A server that refused everything is offered one block a second later, and in the end all that the limit
+    allows; one that stays full is offered one block a second and no more."""
+    driver = full_host()
+    spill = driver.engine.state.tiers[m.Tier.SPILL].copies
+    driver.step(m.Evict(ids_of([0, 1]), m.Tier.SPILL))
+    driver.carry_out(ok=False, full=True)
+    assert spill.capacity == 0
+    driver.step(m.Evict(ids_of([0, 1]), m.Tier.SPILL))
+    assert not driver.moves, "not at once"
+    for _ in range(3):
+        driver.now += 1
+        for _ in range(3):
+            driver.step(m.Evict(ids_of([0, 1]), m.Tier.SPILL))
+        assert len(driver.moves) == 1
+        driver.carry_out(ok=False, full=True)
+    for number in range(5):
+        driver.now += 1
+        driver.put([number])
+        driver.step(m.Evict(ids_of([number]), m.Tier.SPILL))
+        driver.carry_out()
+        assert driver.tiers(number) == {m.Tier.SPILL}
+    assert spill.capacity == spill.limit
+
+
 def test_what_vanished_below_is_a_miss() -> None:
     """A load that finds nothing drops the copy; the next Acquire is a MISS."""
     driver = full_host()

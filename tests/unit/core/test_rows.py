@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from engine_driver import SESSION, Driver, ids_of
+from engine_driver import SESSION, Driver, identity, ids_of
 
 from tierd.core import messages as m
 from tierd.core.engine import Tables
@@ -93,3 +93,16 @@ def test_links_that_run_backwards_are_ignored() -> None:
     driver.put_ids(ids_of([1, 0], chain=True, first=0))
     driver.put([2])
     assert driver.put([10, 11, 12, 13]) == [m.Reserved.GRANTED] * 4
+
+
+def test_a_block_that_came_back_while_records_were_not_kept_has_one_record() -> None:
+    """Without `persist` a block that comes back begins anew and its ghost is gone, so that the policy after that
+    does not find two records of it."""
+    driver = Driver(host=1, policy="lru")
+    driver.put([0])
+    driver.put([1])
+    driver.step(m.SetPolicy("lru(persist=false)"))
+    driver.put([0])
+    driver.step(m.SetPolicy("lru"))
+    found = driver.describe(0)
+    assert found is not None and not found.ghost and found.record.touches == 1
