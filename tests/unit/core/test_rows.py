@@ -36,6 +36,36 @@ def test_a_full_catalog_lets_the_spill_tier_go_first() -> None:
     assert driver.unlinked, "what left spill was deleted from the server"
 
 
+def test_a_catalog_full_of_blocks_that_are_held_twice_makes_room() -> None:
+    """When every row has a copy in host and one in spill, newcomers find rows: the lowest ranked blocks go
+    altogether, also from the server, and no leased one does."""
+    driver = Driver(host=64, spill=64, rows=4)
+    driver.put([0, 1, 2, 3])
+    driver.step(m.Evict(ids_of([0, 1, 2, 3]), m.Tier.SPILL))
+    driver.carry_out()
+    driver.step(m.Readmit(ids_of([0, 1, 2, 3]), m.Tier.HOST))
+    driver.carry_out()
+    assert driver.present(m.Tier.SPILL) == driver.present() == [0, 1, 2, 3]
+    lease = driver.acquire([0])
+    assert driver.put([9, 10]) == [m.Reserved.GRANTED] * 2
+    assert driver.present() == [0, 3, 9, 10]
+    assert sorted(driver.unlinked) == sorted(map(identity, [1, 2]))
+    assert driver.put([11, 12, 13, 14])[3] == m.Reserved.FULL, "what is leased stays"
+    driver.release(lease)
+
+
+def test_a_full_catalog_drops_no_parent_of_a_resident_child() -> None:
+    """A block held twice stays while a child of it lies in one of the tiers: the deepest goes first."""
+    driver = Driver(host=64, spill=64, rows=3)
+    driver.put([0, 1, 2], chain=True)
+    driver.step(m.Evict(ids_of([0, 1, 2], chain=True), m.Tier.SPILL))
+    driver.carry_out()
+    driver.step(m.Readmit(ids_of([0, 1, 2], chain=True), m.Tier.HOST))
+    driver.carry_out()
+    assert driver.put([9]) == [m.Reserved.GRANTED]
+    assert driver.present() == [0, 1, 9]
+
+
 def test_a_catalog_full_of_what_is_in_use_refuses() -> None:
     """When each row is pinned the newcomer is FULL, and its slot is free again."""
     driver = Driver(host=64, rows=4)
