@@ -117,6 +117,11 @@ class Catalog:
         parent[stale] = NO_ROW
         return parent
 
+    def parent_of(self, row: int) -> int:
+        """As `parents`, for one row and many times faster."""
+        parent = int(self.parent.item(row))
+        return parent if parent >= 0 and self.birth.item(parent) == self.parent_birth.item(row) else NO_ROW
+
     def _rebuild_index(self) -> None:
         words = self.table.words
         # Odd already where a daemon was killed in the middle of this.

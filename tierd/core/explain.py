@@ -65,7 +65,7 @@ def describe(state: State, command: Describe) -> BlockPage:
 def view(state: State, row: int) -> BlockView:
     """The record of one row, for people."""
     catalog = state.catalog
-    parent = int(catalog.parents(np.array([row]))[0])
+    parent = catalog.parent_of(row)
     holding = [tier for tier in state.tiers.values() if tier.copies.state[row] != STATE_ABSENT]
     copies = [_copy_view(state, tier, row) for tier in holding]
     return BlockView(

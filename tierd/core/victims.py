@@ -56,7 +56,7 @@ class Victims(Protocol):
         """Forgets rows; those that are not in are ignored."""
 
     def put_back(self, rows: I64Array) -> None:
-        """The protection of these rows may have ended, or they were chosen and stay after all."""
+        """The protection of these rows, or their last child, may have gone; or they were chosen and stay."""
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
         """The next `count` victims, in order, taken out. `departed` is told each one as it is chosen."""
@@ -103,6 +103,11 @@ class _Rows:
         self.member[rows] = False
         self.out[rows] = True
         self.members -= len(rows)
+
+    def returning(self, rows: I64Array) -> I64Array:
+        """Those that are out and have no child here: with the last child a row is put back once more."""
+        rows = rows[self.out[rows]]
+        return rows if self.children is None else rows[self.children[rows] == 0]
 
     def place(self, row: int) -> Place:
         catalog = self.catalog
@@ -327,10 +332,9 @@ class ClassLists:
         self._rows.discard(rows)
 
     def put_back(self, rows: I64Array) -> None:
-        out = self._rows.out[rows]
-        if not out.any():
+        rows = self._rows.returning(rows)
+        if not len(rows):
             return
-        rows = rows[out]
         tokens = self._rows.renew(rows)
         classes = self._policy.classes(stats_of(self._catalog, rows)).tolist()
         for number, row, token in zip(classes, rows.tolist(), tokens.tolist(), strict=True):
@@ -476,7 +480,7 @@ class KeyHeap:
         self._rows.discard(rows)
 
     def put_back(self, rows: I64Array) -> None:
-        self.insert(rows[self._rows.out[rows]])
+        self.insert(self._rows.returning(rows))
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
         del now  # the order does not change with time
