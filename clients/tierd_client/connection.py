@@ -18,6 +18,7 @@ from tierd_client.errors import (
     ConnectFailed,
     ForkedClientError,
     NotFound,
+    SharedMemoryUnavailable,
     TierdClientError,
     TimedOut,
     Unavailable,
@@ -114,12 +115,8 @@ class Connection:
         with self._lock:
             self._sweep()
             session, self._session = self._session, None
-        if session is None:
-            return
-        # With leases out the process may read on: then only its end frees their slots.
-        if session.settle() and not session.is_lost():
-            _detach(session, session)
-        session.shut()
+        if session is not None:
+            _end(session)
 
     def _was_lost(self, session: Session, error: TierdClientError) -> bool:
         if isinstance(error, TimedOut):
@@ -154,10 +151,14 @@ class Connection:
             raise
         self._failed_at = None
         try:
-            session.attach(self._shared_memory, within)
+            # Not in what is left of that time: a client that just missed it would stream for the session's life.
+            session.attach(self._shared_memory, Deadline(min(self._connect_timeout_s, deadline.left_s())))
             self._on_session(session)
-        except BaseException:
-            session.shut()
+        except BaseException as error:
+            went_away = isinstance(error, SharedMemoryUnavailable) and session.is_lost(LOST_GRACE_S)
+            _end(session)
+            if went_away:
+                raise ConnectFailed(f"the daemon at {self.target} went away: {error}") from error
             raise
         return session
 
@@ -172,6 +173,14 @@ class Connection:
             if not lost.settle() or not _detach(current, lost):
                 kept.append(lost)
         self._lost = kept[-OLD_SESSIONS_MAX:]
+
+
+def _end(session: Session) -> None:
+    """Gives a session up that may still live. With leases out the process may read on: then only its end frees
+    their slots."""
+    if session.settle() and not session.is_lost():
+        _detach(session, session)
+    session.shut()
 
 
 def _detach(through: Session, ended: Session) -> bool:

@@ -40,6 +40,7 @@ class ScriptedDaemon(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         self.corrupt_reads = False
         self.cut_reads = 0
         self.block_bytes = 0
+        self.attach_path = ""
         self._max_ids = max_ids
         self._heartbeat_ms = heartbeat_ms
         self._server: Any = None
@@ -69,7 +70,7 @@ class ScriptedDaemon(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         stopping, number = self._stopping, self.sessions
         yield pb.SessionInfo(
             session=number, token=bytes(16), boot_id=self.boot, instance_id=bytes(16),
-            heartbeat_ms=self._heartbeat_ms, max_ids=self._max_ids, max_held=64)
+            attach_path=self.attach_path, heartbeat_ms=self._heartbeat_ms, max_ids=self._max_ids, max_held=64)
         while context.is_active() and not stopping.wait(0.02):
             pass
 
