@@ -79,6 +79,7 @@ class Ids:
 
     In a chain, ids[0] has `position` and `parent`, and each id is the parent of the next. `some`: these are
     only some of a chain, with the offsets of each from `position`, and the identity before each (zeros: none).
+    `whole`: all that the request named of which these are the rest.
     """
 
     namespace: int
@@ -88,6 +89,7 @@ class Ids:
     position: int = 0
     parent: bytes | None = None
     some: tuple[NDArray[np.int64], U8Array] | None = None
+    whole: U8Array | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -111,10 +113,11 @@ class Ids:
     def take(self, indices: NDArray[np.int64]) -> Ids:
         """Some of them, each still at its place."""
         ids = np.ascontiguousarray(self.ids[indices])
+        whole = self.ids if self.whole is None else self.whole
         if not self.chain:
-            return Ids(self.namespace, self.group, ids, False, self.position)
+            return Ids(self.namespace, self.group, ids, False, self.position, whole=whole)
         some = (self.positions()[indices] - self.position, np.ascontiguousarray(self.before()[indices]))
-        return Ids(self.namespace, self.group, ids, True, self.position, None, some)
+        return Ids(self.namespace, self.group, ids, True, self.position, None, some, whole)
 
 
 # --- commands -----------------------------------------------------------------------------------------

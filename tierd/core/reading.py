@@ -14,6 +14,7 @@ from tierd.core.messages import (
     Acquired,
     AcquireReply,
     Done,
+    Ids,
     LookedUp,
     Lookup,
     Outcomes,
@@ -62,7 +63,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     if len(leased):
         leased = leased[np.unique(rows[leased], return_index=True)[1]]
         count_accesses(state, sequence, blocks.ids[leased], rows[leased])
-    _bring_rest(state, rows, reply)
+    _bring_rest(state, blocks, rows, reply)
     state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS))
     return reply
 
@@ -96,7 +97,7 @@ def _add_to_lease(
     )
 
 
-def _bring_rest(state: State, rows: I64Array, reply: AcquireReply) -> None:
+def _bring_rest(state: State, blocks: Ids, rows: I64Array, reply: AcquireReply) -> None:
     """Begins to promote what lies lower, and says of the rest why it cannot be read now."""
     rest = np.flatnonzero((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED))
     if not len(rest):
@@ -106,7 +107,7 @@ def _bring_rest(state: State, rows: I64Array, reply: AcquireReply) -> None:
     if target is None:
         return
     known = state.ready_tiers(rows[rest]) != 0
-    full, waiting = bring(state, np.unique(rows[rest][known]), target, np.unique(rows[rows != NO_ROW]))
+    full, waiting = bring(state, np.unique(rows[rest][known]), target, state.named(blocks))
     reply.waiting = tuple(sorted(waiting | _moves_into(state.readable(), rows[rest])))
     reply.outcomes[rest[np.isin(rows[rest], full)]] = Acquired.FULL
 
@@ -150,7 +151,7 @@ def readmit(state: State, command: Readmit) -> Outcomes:
     outcomes[ready] = Readmitted.READY
     rest = np.flatnonzero(known & ~ready)
     outcomes[rest] = Readmitted.PENDING
-    full, waiting = bring(state, np.unique(rows[rest]), target, np.unique(rows[known]))
+    full, waiting = bring(state, np.unique(rows[rest]), target, state.named(command.blocks))
     outcomes[rest[np.isin(rows[rest], full)]] = Readmitted.FULL
     outcomes[(rows != NO_ROW) & ~known & _filling(state, rows)] = Readmitted.PENDING
     return Outcomes(outcomes, tuple(sorted(waiting)))

@@ -305,6 +305,13 @@ class State:
         rows[self.foreign(blocks, rows)] = NO_ROW
         return rows
 
+    def named(self, blocks: Ids) -> I64Array:
+        """Rows of all that a request names, which make no room for one another: also for the rest of it, or what
+        was said to be done would be undone."""
+        rows = self.catalog.find(blocks.ids if blocks.whole is None else blocks.whole)
+        known: I64Array = rows[rows != NO_ROW]
+        return known
+
     def foreign(self, blocks: Ids, rows: I64Array) -> NDArray[np.bool_]:
         """Which of these rows hold the id as a block of another namespace or group: with other bytes, and of
         another size, so that whoever took them for its own would read into the next slot."""

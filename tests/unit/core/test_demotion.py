@@ -123,6 +123,46 @@ def test_a_full_server_is_believed() -> None:
     assert driver.unlinked == [identity(0)], "the lowest ranked value makes way"
 
 
+@pytest.mark.parametrize("chunk", [2, 64])
+def test_blocks_of_one_evict_make_no_room_for_one_another(chunk: int) -> None:
+    """Of more blocks than spill holds the first are MOVED and stay there, the others FAILED and stay above,
+    also where they are moved a few at a time and the rest is asked for again."""
+    driver = Driver(host=8, spill=4, max_moves=chunk)
+    driver.put(range(6))
+    whole = ids_of(range(6))
+    reply = driver.step(m.Evict(whole, m.Tier.SPILL))
+    assert isinstance(reply, m.Outcomes)
+    outcomes = reply.outcomes.copy()
+    while len(left := np.flatnonzero(outcomes == m.Evicted.PENDING)):
+        assert driver.carry_out()
+        rest = driver.step(m.Evict(whole.take(left), m.Tier.SPILL, retry=True))
+        assert isinstance(rest, m.Outcomes)
+        outcomes[left] = rest.outcomes
+    assert outcomes.tolist() == [m.Evicted.MOVED] * 4 + [m.Evicted.FAILED] * 2
+    assert driver.present(m.Tier.SPILL) == [0, 1, 2, 3] and driver.present() == [4, 5]
+
+
+def test_blocks_of_one_readmit_make_no_room_for_one_another() -> None:
+    """Of more blocks than host holds the first are READY and stay there, the others FULL, however few moves
+    there are at a time."""
+    driver = Driver(host=4, spill=8, max_moves=2)
+    for number in range(6):
+        driver.put([number])
+        driver.step(m.Evict(ids_of([number]), m.Tier.SPILL))
+        driver.carry_out()
+    whole = ids_of(range(6))
+    reply = driver.step(m.Readmit(whole, m.Tier.HOST))
+    assert isinstance(reply, m.Outcomes)
+    outcomes = reply.outcomes.copy()
+    while len(left := np.flatnonzero(outcomes == m.Readmitted.PENDING)):
+        assert driver.carry_out()
+        rest = driver.step(m.Readmit(whole.take(left), m.Tier.HOST))
+        assert isinstance(rest, m.Outcomes)
+        outcomes[left] = rest.outcomes
+    assert outcomes.tolist() == [m.Readmitted.READY] * 4 + [m.Readmitted.FULL] * 2
+    assert driver.present() == [0, 1, 2, 3]
+
+
 def test_a_server_that_was_full_is_tried_again() -> None:
     """A server that refused everything is offered one block a second later, and in the end all that the limit
     allows; one that stays full is offered one block a second and no more."""
