@@ -89,9 +89,9 @@ class Peer:
         descriptors = [os.open(path, access) for path, access in files]
         frame = struct.pack("<I", len(text)) + text
         socket.send_fds(connection, [frame[:3]], descriptors)
-        connection.sendall(frame[3:])
-        for descriptor in descriptors:
+        for descriptor in descriptors:  # before the client has the whole frame, so that a test may count
             os.close(descriptor)
+        connection.sendall(frame[3:])
 
 
 @pytest.fixture
