@@ -1,7 +1,7 @@
 """Ghosts: records of identities that have no copy left, so that a block that comes back resumes its score.
 
 A ring in the order of eviction, oldest out first (docs/format.md, section 3). An identity that comes back
-leaves a hole, which keeps its place in the order until its turn to go.
+leaves a hole, which keeps its place in the order until its turn to go, or until holes are closed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from tierd.core.hashindex import HashIndex
 from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, words_of
 
 UNIT_BIT = np.uint32(1 << 31)
+WORD_CLOSING_HOLES = 7
+"""Header word of the ghost table: 1 while entries move."""
+MANY_HOLES = 8
+"""Holes are closed when at least one in so many places is one."""
+FORGET_STRIDE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,6 @@ class Records:
     ema: NDArray[np.float64]
     crf: NDArray[np.float64]
     unit: NDArray[np.bool_]
-
 
 class Ghosts:
     """At most `limit` ghosts, never more than the table holds. Places are numbered from 0 for ever."""
@@ -43,6 +47,10 @@ class Ghosts:
         self.head, self.tail = int(table.words[WORD_HEAD]), int(table.words[WORD_TAIL])
         self._index = HashIndex.private(words_of(self.identity))
         self._count = 0
+        if table.words[WORD_CLOSING_HOLES]:  # a kill in the middle left entries that are half one, half another
+            self.touches[:] = 0
+            self._move(0, 0)
+            table.words[WORD_CLOSING_HOLES] = 0
         self._index_at(self._live())
 
     def __len__(self) -> int:
@@ -53,9 +61,10 @@ class Ghosts:
         limit = min(limit, self.capacity)
         kept = slice(max(0, len(ids) - limit), None)
         ids = ids[kept]
-        self._forget_until(limit - len(ids))
+        self._forget(self._count + len(ids) - limit)
         if not len(ids):
             return
+        self._make_places(len(ids))
         at = np.arange(self.tail, self.tail + len(ids)) % self.capacity
         column = self.table.columns
         self.identity[at], self.ema[at], column["crf"][at] = ids, records.ema[kept], records.crf[kept]
@@ -69,14 +78,38 @@ class Ghosts:
         self._index.insert(at)
         self._count += len(at)
 
-    def _forget_until(self, places: int) -> None:
-        """Forgets the oldest until at most `places` places of the ring, holes included, are taken."""
-        head = max(self.head, self.tail - places)
-        if head == self.head:
+    def _forget(self, count: int) -> None:
+        """Forgets the `count` oldest."""
+        while count > 0:
+            head = min(self.tail, self.head + max(FORGET_STRIDE, count))
+            at = np.arange(self.head, head) % self.capacity
+            live = np.flatnonzero(self.touches[at] != 0)
+            if len(live) > count:
+                head = self.head + int(live[count])
+                live = live[:count]
+            self._remove(at[live])
+            self._move(head, self.tail)
+            count -= len(live)
+
+    def _make_places(self, count: int) -> None:
+        """Makes room at the end of the ring: closes its holes where there are many, else forgets the oldest."""
+        if self.tail - self.head + count <= self.capacity:
             return
-        at = np.arange(self.head, head) % self.capacity
-        self._remove(at[self.touches[at] != 0])
-        self._move(head, self.tail)
+        holes = self.tail - self.head - self._count
+        if holes >= max(count, self.capacity // MANY_HOLES):
+            self._close_holes()
+        while self.tail - self.head + count > self.capacity:
+            self._forget(1)
+
+    def _close_holes(self) -> None:
+        live = self._live()
+        self.table.words[WORD_CLOSING_HOLES] = 1
+        for column in self.table.columns.values():
+            column[: len(live)] = column[live]
+        self.touches[len(live) :] = 0
+        self._move(0, len(live))
+        self.table.words[WORD_CLOSING_HOLES] = 0
+        self._index.rebuild(np.arange(len(live)))
 
     def take(self, ids: U8Array) -> tuple[I64Array, Records]:
         """Hands over and forgets what is remembered of `ids`: indices of those found, and their records."""
@@ -114,7 +147,7 @@ class Ghosts:
     def clear(self) -> int:
         """Forgets all; returns how many there were."""
         count = self._count
-        self._forget_until(0)
+        self._forget(count)
         return count
 
     def _records(self, at: I64Array) -> Records:

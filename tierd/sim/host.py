@@ -15,7 +15,8 @@ BLOCK_BYTES = PAGE_BYTES
 def host_engine(policy: str, capacity: int, distinct: int) -> Engine:
     """An engine whose host tier has exactly `capacity` slots, for a trace of `distinct` blocks."""
     rows = min(capacity, distinct)
-    ghosts = min(distinct, parse(policy).common.ghosts_for(rows))
+    # Twice as many places as ghosts: holes are closed seldom, and none is forgotten for want of a place.
+    ghosts = 2 * min(distinct, parse(policy).common.ghosts_for(rows))
     host = TierSpec(Tier.HOST, ((1, capacity * BLOCK_BYTES),))
     return Engine(
         EngineSettings((host,), policy, max_held=distinct), Tables.private(rows, ghosts, sessions=1, holds=distinct)
