@@ -144,9 +144,10 @@ class Settings(BaseModel):
         description="Connections to the spill store. Default 4: measured, more gain nothing on one machine.",
     )
     spill_grace_s: float = Field(
-        30.0, ge=0, le=86_400,
-        description="How long blocks in an unreachable spill store stay known, seconds. Default 30: a restart of "
-        "the store takes less.",
+        60.0, ge=0, le=86_400,
+        description="How long after the spill store went away blocks that cannot be spilled are kept, seconds: "
+        "a put without room is FULL then; later the lowest ranked are dropped for newcomers. Default 60: a "
+        "restart of the store takes less.",
     )
 
     # Policy and clock.

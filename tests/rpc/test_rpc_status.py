@@ -22,11 +22,24 @@ def subclasses(of: type[errors.TierdError]) -> Iterator[type[errors.TierdError]]
 
 
 def test_each_error_has_a_row() -> None:
-    """Every error of the daemon stands in the table of statuses, and in the tree at the top of its module."""
+    """Every error of the core stands in the table of statuses and in the tree at the top of its module; one
+    that another layer derives has the row of the kind it is one of."""
     tree = errors.__doc__ or ""
     for error in subclasses(errors.TierdError):
-        assert error in STATUS, f"{error.__name__} has no status"
-        assert error.__name__ in tree, f"{error.__name__} is not drawn in the tree"
+        if error.__module__ == errors.__name__:
+            assert error in STATUS, f"{error.__name__} has no status"
+            assert error.__name__ in tree, f"{error.__name__} is not drawn in the tree"
+        else:
+            assert any(kind in STATUS for kind in error.__mro__), f"{error.__name__} has no status"
+
+
+def test_a_derived_error_has_the_status_of_its_kind() -> None:
+    """A refusal that an adapter names more narrowly is still a refusal."""
+
+    class Narrower(errors.Refused):
+        pass
+
+    assert status_of(Narrower("x")) is grpc.StatusCode.FAILED_PRECONDITION
 
 
 def test_nothing_is_unknown() -> None:

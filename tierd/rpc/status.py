@@ -40,10 +40,9 @@ STATUS: dict[type[errors.TierdError], grpc.StatusCode] = {
 
 
 def status_of(error: Exception) -> grpc.StatusCode:
-    """The status of an error; INTERNAL for one that the table does not have."""
-    if isinstance(error, errors.TierdError):
-        return STATUS.get(type(error), grpc.StatusCode.INTERNAL)
-    return grpc.StatusCode.INTERNAL
+    """The status of an error: its own row, or that of the kind it is one of; INTERNAL for any other."""
+    rows = (STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    return next(rows, grpc.StatusCode.INTERNAL)
 
 
 def answers_errors(handler: F) -> F:
