@@ -86,10 +86,14 @@ class Ghosts:
             live = np.flatnonzero(self.touches[at] != 0)
             if len(live) > count:
                 head = self.head + int(live[count])
-                live = live[:count]
-            self._remove(at[live])
-            self._move(head, self.tail)
             count -= len(live)
+            self._forget_before(head)
+
+    def _forget_before(self, head: int) -> None:
+        """Forgets all up to a place."""
+        at = np.arange(self.head, head) % self.capacity
+        self._remove(at[self.touches[at] != 0])
+        self._move(head, self.tail)
 
     def _make_places(self, count: int) -> None:
         """Makes room at the end of the ring: closes its holes where there are many, else forgets the oldest."""
@@ -98,8 +102,7 @@ class Ghosts:
         holes = self.tail - self.head - self._count
         if holes >= max(count, self.capacity // MANY_HOLES):
             self._close_holes()
-        while self.tail - self.head + count > self.capacity:
-            self._forget(1)
+        self._forget_before(max(self.head, self.tail + count - self.capacity))
 
     def _close_holes(self) -> None:
         live = self._live()
