@@ -196,7 +196,7 @@ class TierCopies:
         if self.arena is None:
             return
         sizes = self.catalog.size[rows]
-        for size in np.unique(sizes).tolist():
+        for size in set(sizes.tolist()):
             self.arena.free(slot_bytes(size), self.address[rows[sizes == size]].tolist())
 
     def _bytes(self, rows: I64Array) -> int:

@@ -40,8 +40,8 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
     exists = np.flatnonzero(outcomes == Reserved.EXISTS)
     if len(exists):
-        _, first = np.unique(rows[exists], return_index=True)
-        exists = exists[first]
+        if len(set(rows[exists].tolist())) < len(exists):
+            exists = exists[np.unique(rows[exists], return_index=True)[1]]
         count_accesses(state, sequence, blocks.ids[exists], rows[exists])
     room = _make_room(state, tier, command, len(wanted))
     addresses = room.addresses

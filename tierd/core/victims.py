@@ -114,14 +114,13 @@ class _Rows:
         return int(catalog.last[row]), -int(catalog.position[row]), catalog.identity[row].tobytes()
 
     def in_order(self, rows: I64Array) -> I64Array:
-        """Rows sorted by their places."""
-        catalog = self.catalog
-        last, position = catalog.last[rows], catalog.position[rows]
-        order = np.lexsort((-position.astype(np.int64), last))
-        ties = (np.diff(last[order]) == 0) & (np.diff(position[order].astype(np.int64)) == 0)
-        if ties.any():
-            words = catalog.identity[rows].view(">u8").T
-            order = np.lexsort((words[3], words[2], words[1], words[0], -position.astype(np.int64), last))
+        """Rows last accessed in one step, sorted by their places."""
+        depth = -self.catalog.position[rows].astype(np.int64)
+        order = depth.argsort()
+        sorted_depth = depth[order]
+        if (sorted_depth[1:] == sorted_depth[:-1]).any():
+            words = self.catalog.identity[rows].view(">u8").T
+            order = np.lexsort((words[3], words[2], words[1], words[0], depth))
         return rows[order]
 
 
@@ -158,11 +157,15 @@ class _ClassList:
         if not self.open:
             return
         self.step += 1
-        rows = np.concatenate([rows for rows, _ in self.open])
-        tokens = np.concatenate([tokens for _, tokens in self.open])
+        if len(self.open) == 1:
+            rows, tokens = self.open[0]
+        else:
+            rows = np.concatenate([rows for rows, _ in self.open])
+            tokens = np.concatenate([tokens for _, tokens in self.open])
         self.open.clear()
-        valid = known.all_valid(rows, tokens)
-        rows = known.in_order(rows[valid])
+        rows = rows[known.all_valid(rows, tokens)]
+        if len(rows) > 1:
+            rows = known.in_order(rows)
         self._append(rows, known.token[rows])
 
     def _append(self, rows: I64Array, tokens: TokenArray) -> None:
