@@ -53,6 +53,8 @@ class SharedSlots:
         return self._memory.tensor(self._addresses[index], self._block_bytes, self._deadline())
 
     def release(self) -> None:
+        if self._memory.is_inherited():
+            return  # the parent reads on
         try:
             if self._leases and not self._session.is_lost():
                 release(self._session, self._leases)

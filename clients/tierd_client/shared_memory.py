@@ -24,6 +24,7 @@ from tierd_client.deadline import Deadline
 from tierd_client.errors import (
     BrokenPeer,
     FailedPrecondition,
+    ForkedClientError,
     SharedMemoryUnavailable,
     TierdClientError,
     Unavailable,
@@ -56,6 +57,7 @@ class SharedMemory:
     def __init__(self, path: str, session: int, token: bytes, deadline: Deadline) -> None:
         """Attaches. Raises SharedMemoryUnavailable saying why it cannot."""
         self._request = {"op": "attach", "session": session, "token": token.hex()}
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._segments: dict[int, _Segment] = {}
         self._catalog: U8Array | None = None
@@ -102,6 +104,11 @@ class SharedMemory:
                     segment.write = self._map_writable(address >> OFFSET_BITS, segment.size, deadline)
         return segment.write[offset : offset + size]
 
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that attached: nothing is mapped here, and what was leased
+        is not its own."""
+        return os.getpid() != self._pid
+
     def is_broken(self) -> bool:
         """Whether the attach socket has failed: nothing more can be mapped through it."""
         return self._socket.fileno() < 0
@@ -113,6 +120,8 @@ class SharedMemory:
         self._catalog = None
 
     def _locate(self, address: int, size: int, deadline: Deadline) -> tuple[_Segment, int]:
+        if self.is_inherited():
+            raise ForkedClientError(f"the memory of process {self._pid} is not mapped in process {os.getpid()}")
         number, offset = address >> OFFSET_BITS, address & _OFFSET_MASK
         segment = self._segments.get(number)
         if segment is None:

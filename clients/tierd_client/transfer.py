@@ -108,7 +108,7 @@ class SharedTransfer:
         request = blocks_pb2.ReserveRequest(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
             timeout_ms=wait.left_ms())
-        reply = self._session.call("Reserve", request, wait.left_s())
+        reply = settling(self._session, "Reserve", request, wait.left_s())
         if not len(reply.outcomes) == len(reply.addresses) == len(reply.generations) == len(batch):
             raise BrokenPeer("Reserve: the reply is not parallel to the ids")
         return reply
@@ -147,7 +147,7 @@ class SharedTransfer:
 
     def _abort(self, batch: Batch, grants: list[Grant], tier: Any) -> None:
         ids, generations = _named(batch, grants)
-        self._session.call("Abort", blocks_pb2.AbortRequest(
+        settling(self._session, "Abort", blocks_pb2.AbortRequest(
             session=self._session.id, ids=ids, generations=generations, tier=tier))
 
     def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
@@ -221,16 +221,27 @@ def acquire(session: Session, batch: Batch, wait: Deadline) -> Any:
     """One Acquire; the reply is checked to be parallel to the ids."""
     request = blocks_pb2.AcquireRequest(
         session=session.id, blocks=batch.blocks, sequence=batch.sequence, timeout_ms=wait.left_ms())
-    reply = session.call("Acquire", request, wait.left_s())
+    reply = settling(session, "Acquire", request, wait.left_s())
     if not len(reply.outcomes) == len(reply.addresses) == len(reply.checksums) == len(batch):
         raise BrokenPeer("Acquire: the reply is not parallel to the ids")
     return reply
 
 
+def settling(session: Session, method: str, request: Any, wait_s: float = 0.0) -> Any:
+    """A call that takes slots or gives them back. Where its answer does not come nobody knows which are held: the
+    session is given up, so that they come back with its detach."""
+    try:
+        return session.call(method, request, wait_s)
+    except BaseException as error:
+        if isinstance(error, TimedOut) or not isinstance(error, TierdClientError):
+            session.give_up()
+        raise
+
+
 def release(session: Session, leases: Sequence[int]) -> None:
     """Ends leases. What the daemon no longer knows, or cannot hear, ends with the session."""
     with contextlib.suppress(NotFound, Unavailable, TimedOut):
-        session.call("Release", blocks_pb2.ReleaseRequest(session=session.id, leases=leases))
+        settling(session, "Release", blocks_pb2.ReleaseRequest(session=session.id, leases=leases))
 
 
 def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -14,12 +15,14 @@ from tierd_client import (
     Layout,
     PutOutcome,
     Tier,
+    TimedOut,
     Unavailable,
     chain_ids,
 )
 from tierd_client.admin import TierOccupancy
 from tierd_client.deadline import Deadline
 from tierd_client.namespace import Namespace
+from tierd_client.session import Session
 from tierd_client.transfer import SharedTransfer
 
 SIZE = 64 << 10
@@ -202,3 +205,30 @@ def test_a_closed_client_leaves_nothing_behind(daemon: Any) -> None:
         assert watcher.namespace(LAYOUT).evict([b"a"], to=None, allow_drop=True) == [EvictOutcome.IN_USE]
         assert view.tobytes() == bytes(SIZE)
         lease.release()
+
+
+@pytest.mark.parametrize("method", ["Reserve", "Acquire", "Release", "Commit"])
+def test_an_answer_that_never_came_costs_no_slot(daemon: Any, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """A call that the daemon carried out and whose answer came too late leaves nothing reserved or leased once the
+    client goes on, though its process lives; the blocks can be written and read."""
+    server = daemon()
+    with Client(server.address, connect_timeout_s=CONNECT_S) as client:
+        ns, data = client.namespace(LAYOUT), _data(4)
+        ids = chain_ids(ns, range(16 * 4))
+        assert set(ns.put(ids[:2], data[:2])) == {PutOutcome.STORED}
+        call = Session.call
+
+        def late(session: Session, name: str, *rest: Any) -> Any:
+            answer = call(session, name, *rest)
+            if name == method or (method == "Commit" and name == "Abort"):
+                raise TimedOut(f"the answer to {name} came too late")
+            return answer
+
+        monkeypatch.setattr(Session, "call", late)
+        with contextlib.suppress(TimedOut):
+            ns.put(ids[2:], data[2:]) if method in ("Reserve", "Commit") else ns.get(ids[:2])
+        monkeypatch.undo()
+        assert set(ns.put(ids, data)) <= {PutOutcome.STORED, PutOutcome.EXISTS}
+        assert _equal(ns.get(ids), data)
+        host = _host(client)
+        assert (host.reserved_bytes, host.leased_blocks, host.used_bytes) == (0, 0, 4 * SIZE)

@@ -45,11 +45,7 @@ def identities(data: bytes, field: str, most: int) -> U8Array:
         raise InvalidInput(field, f"{len(data)} bytes, not a multiple of {IDENTITY_BYTES}")
     if len(data) > most * IDENTITY_BYTES:
         raise InvalidInput(field, f"{len(data) // IDENTITY_BYTES} identities, more than {most}")
-    ids = np.frombuffer(data, np.uint8).reshape(-1, IDENTITY_BYTES)
-    named = ids.any(axis=1)
-    if not named.all():
-        raise InvalidInput(field, f"identity {int(np.argmin(named))} is all zeros, which stands for none")
-    return ids
+    return np.frombuffer(data, np.uint8).reshape(-1, IDENTITY_BYTES)
 
 
 def block_ids(blocks: pb.BlockIds, max_ids: int) -> m.Ids:
@@ -57,6 +53,9 @@ def block_ids(blocks: pb.BlockIds, max_ids: int) -> m.Ids:
     if not 1 <= blocks.namespace <= 65535:
         raise InvalidInput("blocks.namespace", f"{blocks.namespace} is no number of a namespace (1 to 65535)")
     ids = identities(blocks.ids, "blocks.ids", max_ids)
+    named = ids.any(axis=1)
+    if not named.all():
+        raise InvalidInput("blocks.ids", f"identity {int(np.argmin(named))} is all zeros, which stands for none")
     if len(blocks.parent) not in (0, IDENTITY_BYTES):
         raise InvalidInput("blocks.parent", f"{len(blocks.parent)} bytes, not {IDENTITY_BYTES} or none")
     if not blocks.chain and (blocks.parent or blocks.position):
