@@ -53,7 +53,6 @@ def row(name: str, policy: str, capacity: int) -> Row:
         (AGENTS, 2492, LRU, 197_088),
         (AGENTS, 2492, RESET, 196_112),
         (AGENTS, 2492, PERSIST, 196_683),
-        (AGENTS, 2492, GHOSTS_4, 196_676),
         (AGENTS, 2492, "belady", 215_488),
     ],
 )

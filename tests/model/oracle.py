@@ -69,7 +69,7 @@ class Oracle:
         self.capacity, self.rules = capacity, rules
         self.step, self.age, self.most_blocks = 0, 50.0, 0
         self.blocks: dict[bytes, Block] = {}
-        self.ghosts: list[tuple[bytes, Stats] | None] = []
+        self.ghosts: list[tuple[bytes, Stats]] = []
         self.parties: dict[int, Party] = {}
         self.running: dict[tuple[int, str], Running] = {}
         self.reported: dict[bytes, tuple[int, Stats, float]] = {}
@@ -236,11 +236,11 @@ class Oracle:
     def set_rules(self, rules: Rules) -> None:
         before, self.rules = self.rules, rules
         if rules.alpha != before.alpha:
-            for block in self.blocks.values():
-                if block.stats.unit:
-                    block.stats.ema = 0.0
-                    for _ in range(block.stats.touches):
-                        block.stats.ema = (1.0 - rules.alpha) * block.stats.ema + rules.alpha
+            records = [block.stats for block in self.blocks.values()] + [stats for _, stats in self.ghosts]
+            for stats in [stats for stats in records if stats.unit]:
+                stats.ema = 0.0
+                for _ in range(stats.touches):
+                    stats.ema = (1.0 - rules.alpha) * stats.ema + rules.alpha
 
     # --- ranks --------------------------------------------------------------------------------------
 
@@ -310,8 +310,8 @@ class Oracle:
 
     def _recall(self, identity: bytes) -> Stats:
         for place, ghost in enumerate(self.ghosts):
-            if ghost and ghost[0] == identity:
-                self.ghosts[place] = None
+            if ghost[0] == identity:
+                del self.ghosts[place]
                 return ghost[1] if self.rules.persist else Stats()
         return Stats()
 
