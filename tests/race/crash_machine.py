@@ -268,6 +268,7 @@ class Machine:
             (view,) = self.engine.step(m.Describe(as_ids(identity)), 1e6).reply.blocks
             assert view is not None and not view.ghost, f"{identity.hex()} is lost"
             assert view.record.touches >= touches, f"{identity.hex()}: {view.record.touches} of {touches} accesses"
+            assert abs(view.record.ema - (1 - 0.5**view.record.touches)) < 1e-12, "ema is not that of the accesses"
             for copy in view.copies:
                 self._assert_bytes(identity, copy, view.size)
 
