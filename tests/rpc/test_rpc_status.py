@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import structlog
 from rpc_daemon import Daemon, block_ids, run
 
+from tierd.app import namespaces
 from tierd.core import errors
 from tierd.rpc.status import STATUS, status_of
 from tierd_client.v1 import blocks_pb2 as pb
@@ -93,3 +95,21 @@ def test_details_are_bounded(tmp_path: Path) -> None:
 
 def _long(blocks: object) -> None:
     raise errors.NotFound("x" * 50_000)
+
+
+def test_a_full_disk_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace that cannot be written down is UNAVAILABLE, in the words of the disk, and registers later."""
+
+    async def body(d: Daemon) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(namespaces, "_write", _full)
+            with pytest.raises(grpc.aio.AioRpcError, match="state directory cannot be written.*No space") as caught:
+                await d.namespace()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await d.namespace() == 1
+
+    run(body, tmp_path)
+
+
+def _full(path: Path, rows: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))

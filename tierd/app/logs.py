@@ -7,6 +7,10 @@ import sys
 from typing import Any
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
+
+# Without the variables of each frame: among them are passwords, tokens and payload.
+_TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 
 
 def configure(level: str, json_lines: bool) -> None:
@@ -19,7 +23,7 @@ def configure(level: str, json_lines: bool) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
-            *([structlog.processors.dict_tracebacks] if json_lines else []),
+            *([_TRACEBACKS] if json_lines else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),

@@ -86,6 +86,8 @@ class Service:
                 return await asyncio.get_running_loop().run_in_executor(self._registrar, register)
         except TimeoutError as error:
             raise Unavailable("the state directory's disk did not answer in time") from error
+        except OSError as error:
+            raise Unavailable(f"the state directory cannot be written: {error}") from error
 
     def open_session(self, client_name: str, pid: int) -> Session:
         return self.sessions.open(client_name, pid)
