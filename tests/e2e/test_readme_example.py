@@ -44,15 +44,16 @@ def run_example(server: ServeProcess, tokens: list[int], tensors: Any) -> dict[s
 
 @pytest.fixture
 def server(daemon: StartDaemon) -> ServeProcess:
-    server = daemon(hbm_bytes="8MiB", host_bytes="16MiB", spill="embedded", spill_bytes_max="64MiB")
-    server.event("spill_up")
-    return server
+    """A daemon with host alone, as most of what follows needs no more."""
+    return daemon(host_bytes="16MiB")
 
 
-def test_the_example_runs_as_it_stands(server: ServeProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs_as_it_stands(daemon: StartDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     """Cold it stores all blocks, warm it needs none, and with a longer prompt only the new ones; what it gets are
     the bytes that it put, and what it prints are the records of blocks that are in all tiers."""
     torch = pytest.importorskip("torch")
+    server = daemon(hbm_bytes="8MiB", host_bytes="16MiB", spill="embedded", spill_bytes_max="64MiB")
+    server.event("spill_up")
     tensors = torch.randn(12, *SHAPE).to(torch.bfloat16)
     cold = run_example(server, TOKENS[: 16 * 9], tensors[:9])
     assert cold["n"] == 0 and cold["outcomes"] == [PutOutcome.STORED] * 9

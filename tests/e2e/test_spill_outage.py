@@ -151,10 +151,14 @@ def host_blocks(client: Client) -> set[bytes]:
     return {block.identity for block in client.admin.list_blocks(tier="host") if block.tiers & Tiers.HOST}
 
 
+def put(ns: Namespace, numbers: range) -> None:
+    outcomes = ns.put([name(n) for n in numbers], [pattern(n, BLOCK_BYTES) for n in numbers])
+    assert set(outcomes) == {PutOutcome.STORED}
+
+
 def put_and_spill(ns: Namespace, numbers: range) -> None:
-    ids = [name(number) for number in numbers]
-    assert set(ns.put(ids, [pattern(n, BLOCK_BYTES) for n in numbers])) == {PutOutcome.STORED}
-    assert set(ns.evict(ids, to="spill")) == {EvictOutcome.MOVED}
+    put(ns, numbers)
+    assert set(ns.evict([name(n) for n in numbers], to="spill")) == {EvictOutcome.MOVED}
 
 
 def assert_readable(ns: Namespace, numbers: list[int], least: int) -> None:
@@ -192,6 +196,27 @@ def test_an_outage_costs_hits_and_nothing_else(daemon: StartDaemon, outage: Outa
         assert_what_was_spilled(client, ns, outage)
         for load in loads:
             assert_readable(ns, load.stored, least=0 if outage.forgets else len(load.stored))
+
+
+def test_a_start_during_an_outage_waits_for_nobody(daemon: StartDaemon, outage: Outage) -> None:
+    """A daemon that is killed and restarted while the spill server is away is ready, serves what it holds and
+    takes new blocks; what it had spilled it knows, and serves once the server is back, if that kept it."""
+    server = daemon(spill=outage.url, host_bytes="4MiB", spill_bytes_max="256MiB")
+    above, new = range(60), range(60, 80)
+    with Client(server.address, connect_timeout_s=20.0) as client:
+        ns = client.namespace(LAYOUT)
+        put_and_spill(ns, SPILLED)
+        put(ns, above)
+        outage.begin()
+        server.restart()
+        assert await_health(server, NOT_SERVING, NOTICED_WITHIN_S) < NOTICED_WITHIN_S
+        assert_readable(ns, list(above), least=len(above))
+        put(ns, new)
+        assert set(ns.lookup([name(number) for number in SPILLED]).presence) == {Presence.BELOW}
+        outage.end()
+        await_health(server, SERVING, BACK_WITHIN_S)
+        assert_what_was_spilled(client, ns, outage)
+        assert_readable(ns, [*above, *new], least=len(above) + len(new))
 
 
 def assert_nothing_moves(client: Client, ns: Namespace, held: set[bytes]) -> None:
