@@ -196,6 +196,23 @@ def assert_nothing_is_left(server: ServeProcess, holder: WorkerProcess) -> None:
             assert tier.free_bytes == tier.capacity_bytes, tier
 
 
+@pytest.mark.parametrize("files", [1, 3, 5])
+def test_a_first_start_that_was_killed_is_made_good(daemon: StartDaemon, files: int) -> None:
+    """A daemon that is killed while it makes its files for the first time leaves nothing that the next one
+    stumbles over."""
+    server = daemon(start=False, **SETTINGS)
+    server.start(wait=False)
+    ends_at = time.monotonic() + 30.0
+    while len(list(server.shm_dir.iterdir())) < files:
+        assert time.monotonic() < ends_at
+    server.kill()
+    server.start()
+    with Client(server.address) as client:
+        put_chain(client, HELD_CHAIN)
+        assert_served(client, Counter(numbers_of_chain(HELD_CHAIN)), set(numbers_of_chain(HELD_CHAIN)))
+        assert_conserved(client.admin.occupancy())
+
+
 def test_what_a_killed_worker_held_is_free_again(
     daemon: StartDaemon, valkey: ExternalValkey, workers: list[WorkerProcess]
 ) -> None:
