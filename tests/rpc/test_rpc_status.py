@@ -103,7 +103,7 @@ def test_a_full_disk_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async def body(d: Daemon) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(namespaces, "_write", _full)
-            with pytest.raises(grpc.aio.AioRpcError, match=r"state directory cannot be written.*No space") as caught:
+            with pytest.raises(grpc.aio.AioRpcError, match=r"cannot be written.*No space") as caught:
                 await d.namespace()
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert await d.namespace() == 1
