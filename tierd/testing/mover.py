@@ -86,7 +86,9 @@ class SimulatedMover:
     def _carry_out(self, pending: Pending, fault: bool) -> MoveResult:
         move = pending.move
         if fault:
-            return MoveResult(move.op, False, lost=self.random.random() < 0.3, reason="injected")
+            lost = self.random.random() < 0.3
+            full = move.target == Tier.SPILL and not lost and self.random.random() < 0.3
+            return MoveResult(move.op, False, lost, full, "injected")
         if pending.source:
             self.shadow.check(pending.source)
         elif not self.store.up:

@@ -118,6 +118,8 @@ class Simulation:
         self.sessions = 0
         self.now = 1_000_000.0
         self.generations: set[int] = set()
+        self.evictions: list[tuple[Evict, set[int]]] = []
+        """Evictions to ask for again, and the moves that they wait for."""
         self.events: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.recent: deque[str] = deque(maxlen=KEPT_EVENTS)
@@ -155,9 +157,9 @@ class Simulation:
         return {
             self.arrive: 3, self.open_sequence: 8, self.close_sequence: 7, self.look_up: 2, self.reserve: 14,
             self.write_or_read: 24, self.commit: 14, self.abort: 1, self.acquire: 14, self.release: 11,
-            self.retry: 8, self.observe: 3, self.evict: 3, self.readmit: 3, self.finish_moves: 16,
-            self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5, self.set_policy: 0.4,
-            self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
+            self.retry: 8, self.observe: 3, self.evict: 3, self.retry_evict: 2, self.readmit: 3,
+            self.finish_moves: 16, self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5,
+            self.set_policy: 0.4, self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
             self.spill_fails: 0.4, self.spill_returns: 2, self.store_loses: 0.7, self.kill_daemon: 0.25,
         }
 
@@ -442,12 +444,26 @@ class Simulation:
         prompt = self._prompt()
         to = self.random.choice([None, *(tier for tier in self.tiers if tier != Tier.HBM)])
         drop = to is None or self.random.random() < 0.5
-        reply = self.do(Evict(prompt.ids(), to, drop))
+        self._evict(Evict(prompt.ids(), to, drop))
+
+    def _evict(self, command: Evict) -> None:
+        reply = self.do(command)
         assert isinstance(reply, Outcomes)
         used = self._in_use()
-        for identity, outcome in zip(prompt.chain, reply.outcomes.tolist(), strict=True):
+        for identity, outcome in zip(unpack(command.blocks.ids), reply.outcomes.tolist(), strict=True):
             if outcome == Evicted.DROPPED and identity in used:
                 raise Violation(f"{identity[:4].hex()} was dropped while it is {used[identity]}")
+        pending = np.flatnonzero(reply.outcomes == Evicted.PENDING)
+        if len(pending):
+            rest = command.blocks.take(pending)
+            self.evictions.append((Evict(rest, command.to, command.allow_drop, retry=True), set(reply.waiting)))
+
+    def retry_evict(self) -> None:
+        """Someone who waited for moves down asks what became of them."""
+        ready = [pair for pair in self.evictions if pair[1].isdisjoint(self.mover.pending)]
+        if ready:
+            self.evictions.remove(ready[0])
+            self._evict(ready[0][0])
 
     def readmit(self) -> None:
         self.do(Readmit(self._prompt().ids(), self._arena()))
@@ -574,6 +590,7 @@ class Simulation:
     def restart(self) -> None:
         """A new engine over the old tables. Processes that lived through it hold what they held."""
         self.mover.die()
+        self.evictions.clear()
         self.tables.catalog["state"][Tier.HBM - 1] = STATE_ABSENT
         survivors = set()
         for worker in self.workers:
