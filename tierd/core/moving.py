@@ -138,7 +138,7 @@ def _start_down(
             mine = mine[:able]
         like = MoveInFlight(0, tier.tier, target.tier, leave=leave, allow_drop=command.allow_drop)
         for size, of in by_size(state, rows[mine]):
-            room = obtain(state, target, size, len(of), state.named(command.blocks)) if not down else None
+            room = obtain(state, target, size, len(of), state.named(command.blocks, rows)) if not down else None
             started = of[: len(room.addresses)] if room else of[:0]
             waiting |= room.waiting if room else set()
             if room:

@@ -43,7 +43,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
         if len(set(rows[exists].tolist())) < len(exists):
             exists = exists[np.unique(rows[exists], return_index=True)[1]]
         count_accesses(state, sequence, blocks.ids[exists], rows[exists])
-    room = _make_room(state, tier, command, len(wanted))
+    room = _make_room(state, tier, command, rows, len(wanted))
     addresses = room.addresses
     granted = _limit_by_rows(state, tier, command, wanted[: len(addresses)], rows, addresses)
     outcomes[wanted] = Reserved.PENDING if room.waiting else Reserved.FULL
@@ -61,18 +61,18 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     return reply
 
 
-def _make_room(state: State, tier: TierState, command: Reserve, count: int) -> Room:
+def _make_room(state: State, tier: TierState, command: Reserve, rows: I64Array, count: int) -> Room:
     """Slots for new blocks, never at the cost of the chain that they belong to: without its head, or with a
     hole in it, they would be of no use."""
     room = Room(tier.copies.allocate(command.block_bytes, count))
     if len(room.addresses) == count:
         return room
-    return obtain(state, tier, command.block_bytes, count, _guard(state, command), room)
+    return obtain(state, tier, command.block_bytes, count, _guard(state, command, rows), room)
 
 
-def _guard(state: State, command: Reserve) -> I64Array:
+def _guard(state: State, command: Reserve, rows: I64Array) -> I64Array:
     """Rows that a request must not lose to itself: those it names, and the chain before them."""
-    return np.concatenate([state.named(command.blocks), state.ancestors(command.blocks)])
+    return np.concatenate([state.named(command.blocks, rows), state.ancestors(command.blocks)])
 
 
 def _arena(state: State, number: Tier) -> TierState:
@@ -126,7 +126,7 @@ def _limit_by_rows(
     """Gives slots back for which the catalog has no row left, and none can be freed."""
     fresh = np.cumsum(rows[granted] == NO_ROW)
     if len(fresh) and fresh[-1] > state.catalog.free_rows:
-        free_rows(state, int(fresh[-1]) - state.catalog.free_rows, _guard(state, command))
+        free_rows(state, int(fresh[-1]) - state.catalog.free_rows, _guard(state, command, rows))
     fits = granted[fresh <= state.catalog.free_rows]
     tier.copies.give_back(command.block_bytes, addresses[len(fits) : len(granted)])
     return fits

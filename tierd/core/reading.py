@@ -107,7 +107,7 @@ def _bring_rest(state: State, blocks: Ids, rows: I64Array, reply: AcquireReply) 
     if target is None:
         return
     known = state.ready_tiers(rows[rest]) != 0
-    full, waiting = bring(state, np.unique(rows[rest][known]), target, state.named(blocks))
+    full, waiting = bring(state, np.unique(rows[rest][known]), target, state.named(blocks, rows))
     reply.waiting = tuple(sorted(waiting | _moves_into(state.readable(), rows[rest])))
     reply.outcomes[rest[np.isin(rows[rest], full)]] = Acquired.FULL
 
@@ -151,7 +151,7 @@ def readmit(state: State, command: Readmit) -> Outcomes:
     outcomes[ready] = Readmitted.READY
     rest = np.flatnonzero(known & ~ready)
     outcomes[rest] = Readmitted.PENDING
-    full, waiting = bring(state, np.unique(rows[rest]), target, state.named(command.blocks))
+    full, waiting = bring(state, np.unique(rows[rest]), target, state.named(command.blocks, rows))
     outcomes[rest[np.isin(rows[rest], full)]] = Readmitted.FULL
     outcomes[(rows != NO_ROW) & ~known & _filling(state, rows)] = Readmitted.PENDING
     return Outcomes(outcomes, tuple(sorted(waiting)))

@@ -305,10 +305,11 @@ class State:
         rows[self.foreign(blocks, rows)] = NO_ROW
         return rows
 
-    def named(self, blocks: Ids) -> I64Array:
+    def named(self, blocks: Ids, rows: I64Array) -> I64Array:
         """Rows of all that a request names, which make no room for one another: also for the rest of it, or what
-        was said to be done would be undone."""
-        rows = self.catalog.find(blocks.ids if blocks.whole is None else blocks.whole)
+        was said to be done would be undone. `rows`: those of `blocks`."""
+        if blocks.whole is not None:
+            rows = self.catalog.find(blocks.whole)
         known: I64Array = rows[rows != NO_ROW]
         return known
 
@@ -439,7 +440,7 @@ class State:
         rows: list[int] = []
         while row != NO_ROW and len(rows) < self.catalog.capacity:
             rows.append(row)
-            row = int(self.catalog.parents(np.array([row]))[0])
+            row = self.catalog.parent_of(row)
         return np.array(rows, np.int64)
 
     def _set_parents(self, rows: I64Array, parents: I64Array) -> None:
@@ -481,8 +482,8 @@ class State:
         leaf_only = self.policy.common.leaf_only
 
         def departed(row: int) -> None:
-            parent = catalog.parent[row]
-            if parent < 0 or catalog.birth[parent] != catalog.parent_birth[row]:
+            parent = catalog.parent_of(row)
+            if parent == NO_ROW:
                 return
             children[parent] -= 1
             if leaf_only and children[parent] == 0 and tier.victims.out[parent]:

@@ -184,15 +184,17 @@ class _ClassList:
         self.rows, self.tokens, self.head, self.tail = rows, tokens, 0, live
 
     def compact(self, known: _Rows) -> int:
-        """Drops the entries whose token is old; how many are left in the log."""
-        self.close(known)
+        """Drops the entries whose token is old; how many are left, latecomers aside."""
         rows, tokens = self.rows[self.head : self.tail], self.tokens[self.head : self.tail]
         valid = known.all_valid(rows.astype(np.int64), tokens)
         self.rows, self.tokens, self.head = rows[valid], tokens[valid], 0
         self.tail = len(self.rows)
+        valid_of = [known.all_valid(rows, tokens) for rows, tokens in self.open]
+        opened = zip(self.open, valid_of, strict=True)
+        self.open = [(rows[valid], tokens[valid]) for (rows, tokens), valid in opened if valid.any()]
         self.late = [entry for entry in self.late if known.valid(entry[1], entry[2])]
         heapify(self.late)
-        return self.tail
+        return self.tail + sum(len(rows) for rows, _ in self.open)
 
     def first(self, known: _Rows, protection: Protection) -> int:
         """The first row that may go as far as pins are concerned, or NONE; it is not taken out."""
@@ -435,10 +437,13 @@ class _Merge:
         self, row: int, found: _ClassList, bar: float, most: int, protection: Protection
     ) -> list[int]:
         """The first row of a class, and those behind it that also rank above `bar`."""
-        if most == 1 or found.late or len(found.stage) == 1:
+        if most == 1 or len(found.stage) <= 1 or row != found.stage[0][0]:
             return [row]
         found.refine(self._rows, protection)
         rows = [other for other, _ in found.stage][:most]
+        if found.late:
+            before = self._catalog.last[rows] < found.late[0][0][0]
+            rows = rows[: max(1, len(rows) if before.all() else int(before.argmin()))]
         if bar == -np.inf:
             return rows
         ranks = self._policy.ranks(stats_of(self._catalog, np.array(rows, np.int64)), self._now)
