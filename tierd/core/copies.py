@@ -76,6 +76,8 @@ class TierCopies:
         self.limit = self.capacity = self.arena.capacity if self.arena else capacity_bytes
         self._growth, self._grown_s = 0, 0.0
         self.used = self.reserved = self.quarantined = 0
+        self._promised = 0
+        """Bytes allocated and not yet reserved, where no arena knows of them."""
         self.blocks = 0
         self.leases = np.zeros(catalog.capacity, np.int32)
         self.moves = np.zeros(catalog.capacity, np.uint8)
@@ -87,7 +89,7 @@ class TierCopies:
     @property
     def free(self) -> int:
         """Free bytes of slots, from the allocator's own books where the tier has one."""
-        return self.arena.free_bytes if self.arena else self.capacity - self.used - self.reserved
+        return self.arena.free_bytes if self.arena else self.capacity - self.used - self.reserved - self._promised
 
     def fits(self, size: int) -> bool:
         """Whether a block of `size` bytes could ever fit."""
@@ -115,12 +117,16 @@ class TierCopies:
         slot = slot_bytes(size)
         if self.arena:
             return self.arena.allocate(slot, count)
-        return [0] * max(0, min(count, self.free // slot))
+        addresses = [0] * max(0, min(count, self.free // slot))
+        self._promised += slot * len(addresses)
+        return addresses
 
     def give_back(self, size: int, addresses: Sequence[int]) -> None:
         """Slots that were allocated and not reserved."""
         if self.arena:
             self.arena.free(slot_bytes(size), addresses)
+        else:
+            self._promised -= slot_bytes(size) * len(addresses)
 
     def reserve(self, rows: I64Array, addresses: Sequence[int], generations: U64Array, writer: int) -> None:
         """Hands slots to rows, which are distinct."""
@@ -130,7 +136,9 @@ class TierCopies:
             self.address[rows] = np.array(addresses, np.uint64)
         for row in rows.tolist():
             self.writer[row] = writer
-        self.reserved += self._bytes(rows)
+        size = self._bytes(rows)
+        self.reserved += size
+        self._promised -= 0 if self.arena else size
 
     def commit(self, rows: I64Array) -> None:
         after = advance(self.state[rows], Event.COMMIT)

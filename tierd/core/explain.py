@@ -25,7 +25,7 @@ from tierd.core.messages import (
     TierOccupancy,
 )
 from tierd.core.moving import select
-from tierd.core.room import given_up, record_of
+from tierd.core.room import destination, record_of
 from tierd.core.state import State, TierState, split
 from tierd_client.format import STATE_ABSENT, STATE_READY, I64Array
 
@@ -186,10 +186,11 @@ def _protection(state: State, tier: TierState, row: int) -> str:
 
 def _destination(state: State, tier: TierState, row: int) -> str:
     for number, lower in state.tiers.items():
-        if number > tier.tier and lower.copies.state[row] == STATE_READY:
+        relied_upon = number != Tier.SPILL or state.spill_up
+        if number > tier.tier and relied_upon and lower.copies.state[row] == STATE_READY:
             return f"dropped ({number.name.lower()} holds it)"
-    below = state.below(tier.tier)
-    if below is None or given_up(state, below):
+    below = destination(state, tier)
+    if below is None:
         return "dropped"
     if below.tier == Tier.SPILL and not state.spill_up:
         return "kept (spill is down)"

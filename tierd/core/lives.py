@@ -95,7 +95,9 @@ def recover(state: State, survivors: frozenset[int]) -> int:
     _adopt(state, kept, rows)
     # A reader that slept through the restart must not take what it finds for what it began to read.
     state.catalog.sequence += np.uint32(2)
-    return len(kept)
+    for tier in state.tiers.values():
+        _fit(state, tier)
+    return len(state.catalog)
 
 
 def _sound_rows(state: State) -> I64Array:
@@ -252,6 +254,12 @@ def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     latest = max(catalog.last[rows].max(initial=0), records.last.max(initial=0))
     state.clock.step = max(state.clock.step, int(latest))
     state.make_victims()
+
+
+def _fit(state: State, tier: TierState) -> None:
+    """Drops what ranks highest while a tier holds more than its limit, which may be lower than at the last boot."""
+    while tier.copies.free < 0 and len(chosen := state.choose(tier, 1 + tier.copies.blocks // 64)):
+        state.drop(tier, chosen, chosen=True)
 
 
 def _remember(state: State, rows: I64Array) -> None:

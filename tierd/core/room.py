@@ -51,30 +51,51 @@ def obtain(
 
 
 def _evict_for(state: State, tier: TierState, size: int, count: int, room: Room) -> None:
-    while True:
-        missing = count - len(room.addresses)
-        wanted = missing - len(tier.leaving)
-        if wanted <= 0:
-            return
-        chosen = state.choose(tier, wanted)
+    in_vain = 0
+    while (wanted := count - len(room.addresses) - len(tier.leaving)) > 0:
+        # Of small blocks it takes many to make a large slot. One by one, with a search for empty extents after
+        # each, would take the square of their number; an eighth more each time takes at most an eighth too many.
+        chosen = state.choose(tier, max(wanted, in_vain // 8))
         if not len(chosen) or not _dispose(state, tier, chosen, room):
             return
-        room.addresses += tier.copies.allocate(size, missing)
+        slots = tier.copies.allocate(size, count - len(room.addresses))
+        room.addresses += slots
+        in_vain += len(chosen) if not slots and destination(state, tier) is None else 0
 
 
 def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> bool:
     """Drops or begins to move chosen victims. True when that freed slots at once."""
-    target = state.below(tier.tier)
-    at_once = _held_below(state, tier, chosen)
-    if target is None or given_up(state, target):
-        at_once[:] = True
+    target = destination(state, tier)
+    at_once = _held_below(state, tier, chosen) if target else np.ones(len(chosen), bool)
     dropped, kept = chosen[at_once], chosen[~at_once]
-    if len(dropped):
-        state.note_evicted(tier, dropped)
-        state.drop(tier, dropped, chosen=True)
-    if len(kept) and target is not None:
-        _demote(state, tier, target, kept, room)
-    return bool(len(dropped))
+    freed = False
+    if target and len(kept):
+        freed = _demote(state, tier, target, kept, room)
+        while len(dropped) and not (alone := _leave_no_child(state, tier, dropped)).all():
+            state.spare(tier, dropped[~alone])
+            dropped = dropped[alone]
+    _drop_chosen(state, tier, dropped)
+    return freed or bool(len(dropped))
+
+
+def _drop_chosen(state: State, tier: TierState, rows: I64Array) -> None:
+    state.note_evicted(tier, rows)
+    state.drop(tier, rows, chosen=True)
+
+
+def destination(state: State, tier: TierState) -> TierState | None:
+    """The tier that takes this one's victims; None where they are dropped."""
+    below = state.below(tier.tier)
+    return None if below is None or _given_up(state, below) else below
+
+
+def _leave_no_child(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
+    """Which of these victims have no child that stays in the tier, or may yet stay because its move fails."""
+    if not state.policy.common.leaf_only:
+        return np.ones(len(rows), bool)
+    parents = state.catalog.parents(np.array(sorted(tier.leaving), np.int64))
+    alone: NDArray[np.bool_] = (tier.children[rows] == 0) & ~np.isin(rows, parents)
+    return alone
 
 
 def _held_below(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
@@ -86,7 +107,7 @@ def _held_below(state: State, tier: TierState, rows: I64Array) -> NDArray[np.boo
     return held
 
 
-def given_up(state: State, target: TierState) -> bool:
+def _given_up(state: State, target: TierState) -> bool:
     """Whether the spill tier has been down for so long that its newcomers are dropped instead."""
     grace_s = state.settings.spill_grace_s
     return (
@@ -94,11 +115,13 @@ def given_up(state: State, target: TierState) -> bool:
     )
 
 
-def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, room: Room) -> None:
-    """Begins to move victims down; those for which there is no room, or no move left, are spared."""
+def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, room: Room) -> bool:
+    """Begins to move victims down; those for which there is no room now, or no move left, are spared, and those
+    for which there can be none are dropped: a server that others have filled must not stop the cache. True when
+    some were dropped."""
     if target.tier == Tier.SPILL and not state.spill_up:
         state.spare(tier, rows)
-        return
+        return False
     filling = target.copies.state[rows] != STATE_ABSENT
     state.spare(tier, rows[filling])
     rows = rows[~filling]
@@ -106,12 +129,18 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
     state.spare(tier, rows[able:])
     rows = rows[:able]
     like = MoveInFlight(0, tier.tier, target.tier, chosen=True)
+    dropped = False
     for size, of in by_size(state, rows):
         lower = obtain(state, target, size, len(of), rows)
         room.waiting |= lower.waiting
-        started, spared = of[: len(lower.addresses)], of[len(lower.addresses) :]
+        started, left = of[: len(lower.addresses)], of[len(lower.addresses) :]
         start_moves(state, tier, target, started, lower.addresses, like)
-        state.spare(tier, spared)
+        if target.copies.fits(size):
+            state.spare(tier, left)
+        else:
+            _drop_chosen(state, tier, left)
+            dropped = True
+    return dropped
 
 
 def free_rows(state: State, wanted: int, guard: I64Array) -> None:
@@ -139,8 +168,7 @@ def _drop_blocks(
         spared, chosen = np.concatenate([spared, chosen[~goes]]), chosen[goes]
         for other in others:
             state.drop(other, chosen[other.copies.ready(chosen)])
-        state.note_evicted(tier, chosen)
-        state.drop(tier, chosen, chosen=True)
+        _drop_chosen(state, tier, chosen)
         dropped += len(chosen)
     state.spare(tier, spared)
     return dropped
@@ -197,7 +225,7 @@ def record_of(catalog: Catalog, row: int) -> Record:
 
 def _describe(state: State, op: int, row: int, source: TierState, target: TierState, address: int) -> Move:
     catalog = state.catalog
-    parent = int(catalog.parents(np.array([row]))[0])
+    parent = catalog.parent_of(row)
     return Move(
         op, catalog.identity[row].tobytes(), int(catalog.namespace[row]), int(catalog.group[row]),
         int(catalog.position[row]), None if parent == NO_ROW else catalog.identity[parent].tobytes(),
@@ -295,10 +323,7 @@ def _may_leave(state: State, source: TierState, rows: I64Array, touches: int) ->
     """Whether a victim that now lies below is still one: nobody took it up, no child stayed behind."""
     if state.protected(source, rows)[0] or state.catalog.touches[rows[0]] != touches:
         return False
-    if not state.policy.common.leaf_only:
-        return True
-    children = state.catalog.parents(np.array(sorted(source.leaving), np.int64))
-    return bool(source.children[rows[0]] == 0 and not (children == rows[0]).any())
+    return bool(_leave_no_child(state, source, rows)[0])
 
 
 def _failed(

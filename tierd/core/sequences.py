@@ -14,6 +14,8 @@ from tierd_client.format import I64Array, U8Array
 
 MOST_MASS = 1.0 + 1e-3
 """Attention over the blocks of a sequence sums to at most 1; the rest is rounding."""
+MOST_TOUCHED = 1 << 18
+"""A sequence that names more identities than that (4 million tokens in blocks of 16) counts accesses anew."""
 RECENT_SEQUENCES = 64
 RECENT_IDS = 1 << 17
 """Closed sequences are remembered up to so many, and so many ids in all (4 MiB)."""
@@ -54,6 +56,7 @@ def close_sequence(state: State, command: CloseSequence) -> Done:
 def end_sequence(state: State, key: tuple[int, str]) -> None:
     """Unpins what a sequence held. It is remembered for a while, for reports that come late."""
     sequence = state.sequences.pop(key)
+    sequence.touched.clear()
     state.recent.pop(key, None)
     state.recent[key] = sequence
     _forget_old(state)
@@ -94,6 +97,8 @@ def count_accesses(state: State, sequence: Sequence | None, ids: U8Array, rows: 
     wanted = len(rows)
     if sequence is not None:
         keys = split(ids)
+        if len(sequence.touched) + len(keys) > MOST_TOUCHED:
+            sequence.touched.clear()
         if not sequence.touched.isdisjoint(keys):
             fresh = [key not in sequence.touched for key in keys]
             rows = rows[fresh]

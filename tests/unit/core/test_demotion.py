@@ -358,3 +358,74 @@ def test_a_session_that_ends_with_a_living_process_keeps_its_slots_out_of_use() 
     again = driver.step(m.Reserve(SESSION + 1, ids_of([0]), BLOCK))
     assert again.outcomes.tolist() == [m.Reserved.GRANTED]
     check(driver.engine)
+
+
+def test_a_server_that_others_have_filled_does_not_stop_the_cache() -> None:
+    """When the spill server takes nothing at all, victims are dropped for newcomers; once a second one is offered
+    to it again, and when it takes one, nothing is dropped any more."""
+    driver = full_host()
+    assert driver.put([10]) == [m.Reserved.PENDING]
+    driver.carry_out(ok=False, full=True)
+    assert driver.put([10]) == [m.Reserved.GRANTED]
+    assert driver.put([11]) == [m.Reserved.GRANTED]
+    driver.now += 1
+    assert driver.put([12]) == [m.Reserved.PENDING]
+    driver.carry_out()
+    assert driver.put([12]) == [m.Reserved.GRANTED]
+    assert len(driver.present(m.Tier.SPILL)) == 1
+
+
+def test_a_parent_held_below_stays_with_a_child_that_cannot_go() -> None:
+    """A block that would cost nothing to evict is not taken out of a chain whose end has to stay: with leaf_only
+    there are no holes, also when the end's move fails."""
+    driver = Driver(2, spill=4, max_moves=1)
+    driver.put([0, 1], chain=True)
+    driver.step(m.Evict(ids_of([0]), m.Tier.SPILL))
+    driver.carry_out()
+    driver.step(m.Readmit(ids_of([0])))
+    driver.carry_out()
+    assert driver.put([5, 6]) == [m.Reserved.PENDING] * 2
+    driver.carry_out(ok=False)
+    assert driver.present() == [0, 1]
+    assert driver.put([5]) == [m.Reserved.PENDING]
+    driver.carry_out()
+    assert driver.put([5, 6]) == [m.Reserved.GRANTED] * 2
+    assert driver.present() == [5, 6]
+
+
+def test_the_limit_of_the_spill_tier_holds_for_blocks_of_several_sizes() -> None:
+    """Room that was found for one block of a request is not counted again for the next, when what makes way is
+    smaller than they are."""
+    driver = Driver(host=8, spill=5, rows=64)
+    driver.put([0, 1, 2])
+    driver.step(m.Evict(ids_of([0, 1, 2]), m.Tier.SPILL))
+    driver.carry_out()
+    wide = ids_of([10, 11])
+    reply = driver.step(m.Reserve(SESSION, wide, 2 * BLOCK))
+    driver.step(m.Commit(SESSION, wide.ids, reply.generations, np.full(2, 5, np.uint64)))
+    driver.step(m.Evict(wide, m.Tier.SPILL))
+    spill = driver.engine.state.tiers[m.Tier.SPILL].copies
+    assert spill.free >= 0
+    driver.carry_out()
+    assert driver.present(m.Tier.SPILL) == [2, 10, 11]
+
+
+def test_nothing_is_explained_as_held_by_a_spill_tier_that_is_down() -> None:
+    """While spill is down a copy there is not relied upon, and Explain says what eviction does: the block stays,
+    and after the grace it is dropped."""
+    driver = full_host(spill_grace_s=60.0)
+    driver.step(m.Evict(ids_of([0]), m.Tier.SPILL))
+    driver.carry_out()
+    driver.step(m.Readmit(ids_of([0])))
+    driver.carry_out()
+
+    def destination() -> str:
+        reply = driver.step(m.Explain(ids_of([0]).ids, m.Tier.HOST))
+        assert isinstance(reply, m.Explained)
+        return reply.blocks[0].destination
+
+    assert destination() == "dropped (spill holds it)"
+    driver.step(m.SpillState(up=False))
+    assert destination() == "kept (spill is down)"
+    driver.now += 61
+    assert destination() == "dropped"

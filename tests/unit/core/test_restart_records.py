@@ -71,3 +71,16 @@ def test_a_wall_clock_goes_on_at_another_speed() -> None:
     driver.now += 5
     driver.put([2])
     assert driver.engine.state.clock.step == 1005
+
+
+def test_a_lower_limit_of_the_spill_tier_holds_from_the_start() -> None:
+    """After a restart with a smaller spill tier what ranks highest there is dropped, from the server too."""
+    tables = Tables.private(64)
+    driver = restarted(tables, 2, spill=8)
+    for number in range(8):
+        driver.put([number])
+        while driver.carry_out():
+            driver.put([number])
+    driver = restarted(tables, 2, spill=2)
+    assert driver.present(m.Tier.SPILL) == [4, 5]
+    assert len(driver.unlinked) == 4

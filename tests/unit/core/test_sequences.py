@@ -1,0 +1,23 @@
+"""Running requests: what they remember, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+from engine_driver import SESSION, Driver, ids_of
+
+from tierd.core import messages as m
+from tierd.core import sequences
+
+
+def test_what_a_sequence_has_touched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence that stays open for days and names ever new blocks remembers a bounded number of them, and none
+    once it is closed."""
+    monkeypatch.setattr(sequences, "MOST_TOUCHED", 8)
+    driver = Driver(64)
+    driver.step(m.OpenSequence(SESSION, "long", ids_of([0])))
+    (sequence,) = driver.engine.state.sequences.values()
+    for number in range(30):
+        driver.put([number], sequence="long")
+        assert len(sequence.touched) <= 8
+    driver.step(m.CloseSequence(SESSION, "long"))
+    assert not sequence.touched
