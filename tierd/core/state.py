@@ -288,7 +288,7 @@ class State:
         free = rows[self.pins[rows] == 0]
         for tier in self.tiers.values():
             if tier.victims.out[free].any():
-                tier.victims.put_back(np.unique(free))
+                tier.victims.put_back(np.array(sorted(set(free.tolist())), np.int64))
 
     def protection(self, tier: TierState) -> Protection:
         """Which rows may not leave this tier now."""

@@ -446,8 +446,10 @@ class _Merge:
             rows = rows[: max(1, len(rows) if before.all() else int(before.argmin()))]
         if bar == -np.inf:
             return rows
-        ranks = self._policy.ranks(stats_of(self._catalog, np.array(rows, np.int64)), self._now)
-        behind = np.flatnonzero(ranks[1:] <= bar)
+        ahead = [other for other, _ in found.stage][: len(rows) + 1]
+        ranks = self._policy.ranks(stats_of(self._catalog, np.array(ahead, np.int64)), self._now)
+        self._known.update(zip(ahead, ranks.tolist(), strict=True))
+        behind = np.flatnonzero(ranks[1 : len(rows)] <= bar)
         return rows[: behind[0] + 1] if len(behind) else rows
 
     def best(self, ranks: NDArray[np.float64], heads: I64Array) -> int:
