@@ -73,7 +73,7 @@ class SimulatedMover:
         results = []
         for op in ops:
             pending = self.pending.pop(op)
-            results.append(self._carry_out(pending, faults and self.random.random() < 0.15))
+            results.append(self._carry_out(pending, faults and self.random.random() < 0.2))
             self._let_go(pending)
         return tuple(results)
 

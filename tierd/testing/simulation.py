@@ -157,7 +157,7 @@ class Simulation:
         return {
             self.arrive: 3, self.open_sequence: 8, self.close_sequence: 7, self.look_up: 2, self.reserve: 14,
             self.write_or_read: 24, self.commit: 14, self.abort: 1, self.acquire: 14, self.release: 11,
-            self.retry: 8, self.observe: 3, self.evict: 3, self.retry_evict: 2, self.readmit: 3,
+            self.retry: 8, self.observe: 3, self.evict: 5, self.retry_evict: 3, self.readmit: 3,
             self.finish_moves: 16, self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5,
             self.set_policy: 0.4, self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
             self.spill_fails: 0.4, self.spill_returns: 2, self.store_loses: 0.7, self.kill_daemon: 0.25,
