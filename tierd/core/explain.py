@@ -29,8 +29,6 @@ from tierd.core.room import destination, record_of
 from tierd.core.state import State, TierState, split
 from tierd_client.format import STATE_ABSENT, STATE_READY, I64Array
 
-MOST_LISTED = 10_000
-
 
 def occupancy(state: State) -> OccupancyReply:
     sessions = state.sessions.by_number.values()
