@@ -25,9 +25,6 @@ from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
 from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, words_of
 
-_NO_RESERVATION = (None, 0, 0)
-
-
 def reserve(state: State, command: Reserve) -> ReserveReply:
     session = state.sessions.get(command.session)
     tier = _arena(state, command.tier)
@@ -170,7 +167,7 @@ def _written(
     """
     places, rows, holds = list[int](), list[int](), list[int]()
     for place, generation in enumerate(generations.tolist()):
-        number, row, hold = session.reservations.get(generation, _NO_RESERVATION)
+        number, row, hold = session.reservations.get(generation, (None, NO_ROW, NO_ROW))
         if number == tier.tier and state.catalog.identity[row].tobytes() == ids[place].tobytes():
             del session.reservations[generation]
             places.append(place)
