@@ -25,6 +25,7 @@ from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
 from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, words_of
 
+
 def reserve(state: State, command: Reserve) -> ReserveReply:
     session = state.sessions.get(command.session)
     tier = _arena(state, command.tier)

@@ -34,6 +34,7 @@ from tierd.core.policy.base import (
 RANKINGS = ("auto", "composite", "decayed")
 STEPS_PER_HALVING = 64
 MOST_HALVINGS = 64
+DEFAULT_BETA = 0.001
 DEFAULT_ALPHA = {"auto": 0.5, "composite": 0.05, "decayed": 0.05}
 
 
@@ -42,15 +43,15 @@ class Lrfu:
     name: ClassVar[str] = "lrfu"
     common: Common
     ranking: str = "auto"
-    beta: float = 0.001
+    beta: float = DEFAULT_BETA
 
     @classmethod
     def parse(cls, parameters: Parameters) -> Lrfu:
         ranking = parameters.choice("ranking", "auto", RANKINGS)
-        beta = 0.001
+        common = parameters.common(DEFAULT_ALPHA[ranking])
         if ranking == "composite":
-            beta = parameters.number("beta", 0.001, 0.0, 1e6)
-        return cls(parameters.common(DEFAULT_ALPHA[ranking]), ranking, beta)
+            return cls(common, ranking, parameters.number("beta", DEFAULT_BETA, 0.0, 1e6))
+        return cls(common, ranking)
 
     @property
     def index(self) -> Literal["classes", "keys"]:
