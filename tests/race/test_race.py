@@ -78,6 +78,7 @@ def race() -> Iterator[Race]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_million_reads_give_no_wrong_byte(race: Race) -> None:
     """Readers that race evictions and the re-use of slots get the bytes of the identity that they asked for, or
     are told to ask; none finds an identity that was never put. Torn copies do happen, and are thrown away."""

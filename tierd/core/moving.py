@@ -19,7 +19,7 @@ from tierd.core.messages import (
     SpillState,
     Tier,
 )
-from tierd.core.room import by_size, obtain, start_moves
+from tierd.core.room import by_size, obtain_for_moves, start_moves
 from tierd.core.state import MoveInFlight, State, TierState
 from tierd_client.format import STATE_FILLING, STATE_READY, I64Array
 
@@ -132,19 +132,22 @@ def _start_down(
     for tier in reversed(above):
         here = tier.copies.ready(rows[places])
         mine, places = places[here], places[~here]
-        able = 0 if down else max(0, state.settings.max_moves - len(state.moves))
-        if able < len(mine) and not down:
-            waiting |= set(state.moves)
-            mine = mine[:able]
+        able = len(mine) if down else max(0, state.settings.max_moves - len(state.moves))
+        mine, later = mine[:able], mine[able:]
         like = MoveInFlight(0, tier.tier, target.tier, leave=leave, allow_drop=command.allow_drop)
         for size, of in by_size(state, rows[mine]):
-            room = obtain(state, target, size, len(of), state.named(command.blocks, rows)) if not down else None
+            guard = state.named(command.blocks, rows)
+            room = None if down else obtain_for_moves(state, target, size, len(of), guard)
             started = of[: len(room.addresses)] if room else of[:0]
             waiting |= room.waiting if room else set()
             if room:
                 waiting |= set(start_moves(state, tier, target, started, room.addresses, like))
             if not (room and room.waiting):
                 _cannot_move(state, command, above, rows, of[len(started) :], outcomes)
+        if len(later):
+            waiting |= set(state.moves)
+            if not state.moves:  # none of those before could begin: these would fare no better
+                _cannot_move(state, command, above, rows, rows[later], outcomes)
 
 
 def _cannot_move(

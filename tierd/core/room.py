@@ -50,6 +50,17 @@ def obtain(
     return room
 
 
+def obtain_for_moves(state: State, tier: TierState, size: int, count: int, guard: I64Array) -> Room:
+    """As `obtain`, but no more slots than moves may begin: making room may itself have taken moves."""
+    room = obtain(state, tier, size, count, guard)
+    able = max(0, state.settings.max_moves - len(state.moves))
+    if len(room.addresses) > able:
+        tier.copies.give_back(size, room.addresses[able:])
+        del room.addresses[able:]
+        room.waiting |= set(state.moves)
+    return room
+
+
 def _evict_for(state: State, tier: TierState, size: int, count: int, room: Room) -> None:
     in_vain = 0
     while (wanted := count - len(room.addresses) - len(tier.leaving)) > 0:
@@ -131,7 +142,7 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
     like = MoveInFlight(0, tier.tier, target.tier, chosen=True)
     dropped = False
     for size, of in by_size(state, rows):
-        lower = obtain(state, target, size, len(of), rows)
+        lower = obtain_for_moves(state, target, size, len(of), rows)
         room.waiting |= lower.waiting
         started, left = of[: len(lower.addresses)], of[len(lower.addresses) :]
         start_moves(state, tier, target, started, lower.addresses, like)
@@ -269,17 +280,19 @@ def _bring_from(
 ) -> list[int]:
     full: list[int] = []
     able = max(0, state.settings.max_moves - len(state.moves))
-    if able < len(rows):
-        waiting |= set(state.moves)
-    rows = rows[:able]
+    rows, later = rows[:able], rows[able:]
     like = MoveInFlight(0, source.tier, target.tier)
     for size, of in by_size(state, rows):
-        room = obtain(state, target, size, len(of), guard)
+        room = obtain_for_moves(state, target, size, len(of), guard)
         started, left = of[: len(room.addresses)], of[len(room.addresses) :]
         waiting |= set(start_moves(state, source, target, started, room.addresses, like))
         waiting |= room.waiting
         if not room.waiting:
             full += left.tolist()
+    if len(later):
+        waiting |= set(state.moves)
+        # None of those before could begin, and there is nothing to wait for: these would fare no better.
+        full += later.tolist() if not state.moves else []
     return full
 
 
