@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tierd.testing.policy_contract import PolicyContract
+from tierd.core.policy.lrfu import Lrfu
+from tierd.core.policy.registry import parse
+from tierd.testing.policy_contract import PolicyContract, refused_field
 
 
 class TestLru(PolicyContract):
@@ -39,3 +41,28 @@ class TestLrfuLfu(PolicyContract):
 
 class TestLrfuHalfLife(PolicyContract):
     spec = "lrfu(ranking=decayed,half_life_s=17.5)"
+
+
+def test_parameters_of_lrfu_are_refused_by_name() -> None:
+    """A ranking that there is not, a beta out of range, or one where none is used, is named."""
+    wrong = {
+        "lrfu(ranking=best)": "policy.ranking", "lrfu(ranking=composite,beta=-1)": "policy.beta",
+        "lrfu(ranking=composite,beta=1e7)": "policy.beta", "lrfu(beta=0.1)": "policy.beta", "lfru": "policy",
+        "lrfu(alpha)": "policy", "lrfu(alpha=)": "policy", "lrfu(=1)": "policy", "lrfu(": "policy",
+        "lrfu" + " " * 2000: "policy", "": "policy",
+    }
+    assert {spec: refused_field(spec) for spec in wrong} == wrong
+
+
+def test_beta_reaches_from_nothing_up() -> None:
+    """Beta 0 and 1e6 are allowed, and say so in the spec."""
+    for beta in (0.0, 1e6, 0.0123456789):
+        policy = parse(f"lrfu(ranking=composite,beta={beta})")
+        assert isinstance(policy, Lrfu)
+        assert policy.beta == beta
+        assert parse(policy.spec) == policy
+
+
+def test_spaces_and_defaults_in_specs_mean_nothing() -> None:
+    """A spec may be spaced out, and may say what holds anyway."""
+    assert parse(" lrfu( ranking = auto , alpha = 0.5 ) ") == parse("lrfu") == parse("lrfu()")

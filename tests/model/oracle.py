@@ -74,6 +74,7 @@ class Oracle:
         self.running: dict[tuple[int, str], Running] = {}
         self.reported: dict[bytes, tuple[int, Stats, float]] = {}
         self.now = 0.0
+        self.hits = self.stored = self.evicted = self.misses = 0
 
     # --- sessions and sequences ---------------------------------------------------------------------
 
@@ -146,6 +147,7 @@ class Oracle:
             mine = mine and (block.writer, block.generation) == (session, generation)
             if mine:
                 block.ready, block.writer = True, 0
+                self.stored += 1
                 done.append(identity)
             outcomes.append("COMMITTED" if mine else "STALE")
         self._access(session, sequence, done)
@@ -176,6 +178,8 @@ class Oracle:
             block = self.blocks.get(one)
             outcomes.append("MISS" if block is None else "LEASED" if block.ready else "PENDING")
         leased = [one for one, how in zip(ids, outcomes, strict=True) if how == "LEASED"]
+        self.hits += len(leased)
+        self.misses += outcomes.count("MISS")
         for one in leased:
             self.blocks[one].leases += 1
             self.parties[session].leases.setdefault(lease, []).append(one)
@@ -278,6 +282,10 @@ class Oracle:
 
     # --- inside -------------------------------------------------------------------------------------
 
+    def totals(self) -> tuple[int, int, int, int]:
+        """Leased, committed and evicted copies, and acquired ids that were nowhere."""
+        return self.hits, self.stored, self.evicted, self.misses
+
     def free(self) -> int:
         return self.capacity - len(self.blocks) - sum(party.quarantined for party in self.parties.values())
 
@@ -287,6 +295,7 @@ class Oracle:
         gone: dict[bytes, None] = {}
         while self.free() + len(gone) < wanted and (victim := self.next_victim(set(gone), kept)) is not None:
             gone[victim.identity] = None
+            self.evicted += 1
             idle.append(self.step - victim.stats.last)
         for identity in gone:
             self._remove(self.blocks[identity])

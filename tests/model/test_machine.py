@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from oracle import Oracle, Rules
 from pytest import MonkeyPatch
 
-from tierd.core import victims
+from tierd.core import hashindex, victims
 from tierd.core.engine import Engine
 from tierd.core.invariants import check
 from tierd.core.messages import (
@@ -110,12 +110,13 @@ class Lockstep(RuleBasedStateMachine):
 
     @initialize(
         capacity=st.integers(2, 8), policy=st.sampled_from(sorted(POLICIES)), stage=st.integers(1, 4),
-        compact=st.sampled_from([0, 1, 4, 4096]),
+        compact=st.sampled_from([0, 1, 4, 4096]), batch=st.sampled_from([0, 2, 48]),
     )
-    def begin(self, capacity: int, policy: str, stage: int, compact: int) -> None:
+    def begin(self, capacity: int, policy: str, stage: int, compact: int, batch: int) -> None:
         """Batches and thresholds are small, so that what is rare at full size happens here."""
         self.small.setattr(victims, "STAGE_ROWS", stage)
         self.small.setattr(victims, "COMPACT_ABOVE", compact)
+        self.small.setattr(hashindex, "SMALL_BATCH", batch)
         tiers = (TierSpec(Tier.HOST, ((1, capacity * PAGE_BYTES),)),)
         tables = Tables.private(capacity, ghosts=16 * capacity, sessions=8, holds=256)
         self.engine = Engine(EngineSettings(tiers, policy), tables)
@@ -373,7 +374,14 @@ class Lockstep(RuleBasedStateMachine):
         assert host.reserved_bytes == filling * PAGE_BYTES
         assert host.used_bytes == (len(self.oracle.blocks) - filling) * PAGE_BYTES
         assert host.characteristic_age_steps == self.oracle.age
+        assert host.blocks == len(self.oracle.blocks) - filling
+        assert host.leased_blocks == sum(block.leases > 0 for block in self.oracle.blocks.values())
+        assert (host.hits_total, host.stored_total, host.evicted_total, reply.misses_total) == self.oracle.totals()
         assert reply.step == self.oracle.step
+        assert reply.identities == len(self.oracle.blocks)
+        assert reply.ghosts == len(self.oracle.ghosts)
+        assert reply.sequences == len(self.oracle.running)
+        assert reply.sessions == sum(not party.ended for party in self.oracle.parties.values())
 
 
 TestLockstep = Lockstep.TestCase

@@ -35,6 +35,8 @@ TESTS = (
     "tests/unit/core", "tests/unit/test_lrfu_vectors.py", "tests/unit/test_victims_heads.py",
     "tests/contract/test_policies.py", "tests/model", "tests/sim",
 )
+HANGS_S = 60
+"""A test that takes longer has lost its way."""
 NOT_LOGIC = ("messages.py", "errors.py")
 """Declarations only: nothing there decides anything."""
 
@@ -202,10 +204,10 @@ class Workshop:
             TIERD_TEST_EFFORT="fast",
         )
         environment.pop("TIERD_TRACES", None)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={HANGS_S}"]
         started = time.monotonic()
         process = subprocess.Popen(
-            command, cwd=self.folder, env=environment, start_new_session=True,
+            command + self.tests, cwd=self.folder, env=environment, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         try:

@@ -116,8 +116,24 @@ class PolicyContract:
     def test_unknown_and_malformed_parameters_are_named(self) -> None:
         """A parameter that the policy does not have, or out of its range, is refused by name."""
         name = self.policy.name
-        for parameter, value in (("no_such_thing", "1"), ("alpha", "2"), ("persist", "maybe"), ("alpha", "nan")):
-            assert refused_field(f"{name}({parameter}={value})") == f"policy.{parameter}"
+        wrong = {
+            "no_such_thing": ("1",), "alpha": ("0", "-0.1", "1.1", "nan", "x"), "persist": ("maybe", "True"),
+            "leaf_only": ("1",), "lambda": ("-0.1", "1.1"), "half_life_s": ("0", "-1", "inf"),
+            "ghost_factor": ("-1", "nan"),
+        }
+        for parameter, values in wrong.items():
+            for value in values:
+                assert refused_field(f"{name}({parameter}={value})") == f"policy.{parameter}"
+        assert refused_field(f"{name}(lambda=0.1,half_life_s=1)") == "policy.half_life_s"
+        assert refused_field(f"{name}(alpha=0.5,alpha=0.5)") == "policy.alpha"
+
+    def test_limits_of_parameters_are_allowed(self) -> None:
+        """The ends of each range belong to it, and a change of one parameter is a change of the policy."""
+        name = self.policy.name
+        for text in ("alpha=1", "lambda=0", "lambda=1", "half_life_s=1e9", "ghost_factor=0", "ghost_factor=inf"):
+            policy = parse(f"{name}({text})")
+            assert policy != parse(name)
+            assert parse(policy.spec) == policy
 
     def test_rank_grows_with_idleness_within_a_class(self) -> None:
         """Of two records of one class the one that is idle longer ranks at least as high."""
