@@ -34,7 +34,7 @@ TIERS = ("hbm", "host", "spill")
 def loaded(daemon: StartDaemon, valkey: ExternalValkey) -> Iterator[ServeProcess]:
     """A daemon with three tiers under the load of two workers, after a restart over which a third one kept
     half-written slots, which are in quarantine since."""
-    server = daemon(spill=valkey.unix_url, **SETTINGS)
+    server = daemon(spill=valkey.unix_url, hbm_bytes="1MiB", **SETTINGS)
     with Client(server.address) as client:
         put_chain(client, HELD_CHAIN)
     workers = [WorkerProcess("kill_holder.py", server.address, HELD_CHAIN)]
