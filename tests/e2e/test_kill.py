@@ -106,7 +106,7 @@ def assert_served(client: Client, expected: Counter[int], numbers: set[int]) -> 
 def test_kills_under_load(
     daemon: StartDaemon, valkey: ExternalValkey, workers: list[WorkerProcess], kills: int, hbm_bytes: str
 ) -> None:
-    """Through 20 kills (4 with hbm) every acknowledged block is served with its bytes and its record, no view of a lease
+    """Through so many kills every acknowledged block is served with its bytes and its record, no view of a lease
     changes, late writes into a half-written slot reach no block, and in the end every slot is free again.
 
     Some starts are killed as well, and some workers, with what they held, while there is no daemon.
