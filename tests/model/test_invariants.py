@@ -253,13 +253,6 @@ def allow_no_moves(state: State) -> None:
     state.settings = replace(state.settings, max_moves=0)
 
 
-def forget_a_move(state: State) -> None:
-    op, _ = state.moves.popitem()
-    for tier in state.tiers.values():
-        for row in [row for row, writer in tier.copies.writer.items() if writer == -op]:
-            reserve_for_writer(state, tier, row)
-
-
 def leave(state: State) -> None:
     """A leaf that nobody counts as a child is said to be on its way out."""
     leaf = next(row for row in np.flatnonzero(host(state).copies.state == STATE_READY).tolist()
@@ -328,7 +321,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (call_a_lease_a_reservation, "slot of one copy"),
     (quarantine_elsewhere, "barred by as many holds"),
     (allow_no_moves, "no more moves"),
-    (forget_a_move, "moves are counted right"),
+    (add("moves", -1), "moves are counted right"),
     (add("moves"), "moves are counted right"),
     (leave, "has a move"),
     (stretch_the_ring, "no more than its places"),
