@@ -1,0 +1,339 @@
+"""Each invariant of the core notices its own damage: what it keeps is bent by hand, one thing at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tierd.core.engine import Engine
+from tierd.core.invariants import Violated, check
+from tierd.core.messages import (
+    Acquire,
+    Commit,
+    EndSession,
+    Evict,
+    OpenSequence,
+    OpenSession,
+    Reserve,
+    ReserveReply,
+    Tier,
+)
+from tierd.core.state import EngineSettings, Sequence, State, Tables, TierSpec, TierState
+from tierd.testing.prompts import Kind, Prompt
+from tierd_client.format import HOLD_LEASE, STATE_READY
+
+KIND = Kind(1, 0, 4096)
+CHAIN = tuple(bytes([n]) * 32 for n in range(1, 7))
+SINGLES = tuple(bytes([n]) * 32 for n in range(11, 16))
+READER, WRITER, LOST = 1, 2, 3
+
+Damage = Callable[[State], None]
+
+
+def rich_engine() -> Engine:
+    """One of everything that can be damaged: leases, slots being written and in quarantine, an open sequence
+    that also waits for blocks, a move down, a ghost."""
+    tiers = (TierSpec(Tier.HOST, ((1, 16 * 4096),)), TierSpec(Tier.SPILL, capacity_bytes=16 * 4096))
+    engine = Engine(EngineSettings(tiers), Tables.private(24, sessions=8, holds=64))
+    for session in (READER, WRITER, LOST):
+        engine.step(OpenSession(session), 0.0)
+    store(engine, Prompt(KIND, CHAIN[:4]))
+    for identity in SINGLES:
+        store(engine, Prompt(KIND, (identity,)))
+    engine.step(Acquire(READER, Prompt(KIND, CHAIN[:2]).ids()), 1.0)
+    engine.step(OpenSequence(WRITER, "running", Prompt(KIND, CHAIN).ids()), 2.0)
+    engine.step(Reserve(WRITER, Prompt(KIND, (b"w" * 32,)).ids(), 4096), 3.0)
+    engine.step(Reserve(LOST, Prompt(KIND, (b"q" * 32,)).ids(), 4096), 4.0)
+    engine.step(EndSession(LOST, settled=False), 5.0)
+    engine.step(Evict(Prompt(KIND, SINGLES[:1]).ids(), None, allow_drop=True), 6.0)
+    engine.step(Evict(Prompt(KIND, SINGLES[1:2]).ids(), Tier.SPILL), 7.0)
+    return engine
+
+
+def store(engine: Engine, prompt: Prompt) -> None:
+    reply = engine.step(Reserve(READER, prompt.ids(), 4096), 0.0).reply
+    assert isinstance(reply, ReserveReply)
+    checksums = np.zeros(len(prompt.chain), np.uint64)
+    engine.step(Commit(READER, prompt.ids().ids, reply.generations, checksums), 0.0)
+
+
+def host(state: State) -> TierState:
+    return state.tiers[Tier.HOST]
+
+
+def ready(state: State, number: int = 0) -> int:
+    """A row whose copy in host is READY."""
+    return int(np.flatnonzero(host(state).copies.state == STATE_READY)[number])
+
+
+def first_hold(state: State) -> int:
+    """A hold of the reader's lease."""
+    return next(iter(state.sessions.by_number[READER].leases.values())).holds[0]
+
+
+def bump(counter: str, by: int = 4096) -> Damage:
+    """Changes a counter of the host tier."""
+
+    def damage(state: State) -> None:
+        setattr(host(state).copies, counter, getattr(host(state).copies, counter) + by)
+
+    return damage
+
+
+def add(column: str, by: int = 1) -> Damage:
+    """Changes what the host tier keeps of a READY row."""
+
+    def damage(state: State) -> None:
+        getattr(host(state).copies, column)[ready(state)] += by
+
+    return damage
+
+
+def use_an_empty_row(state: State) -> None:
+    state.catalog.used[np.flatnonzero(~state.catalog.used)[0]] = True
+
+
+def half_write(state: State) -> None:
+    state.catalog.sequence[ready(state)] += 1
+
+
+def rename(state: State) -> None:
+    state.catalog.identity[ready(state)] = 77
+
+
+def lose_a_free_row(state: State) -> None:
+    state.catalog._free_count -= 1
+
+
+def set_ema(value: float) -> Damage:
+    def damage(state: State) -> None:
+        state.catalog.ema[ready(state)] = value
+
+    return damage
+
+
+def lose_a_slot(state: State) -> None:
+    arena = host(state).copies.arena
+    assert arena is not None
+    assert arena.allocate(4096, 1)
+
+
+def overlap(state: State) -> None:
+    host(state).copies.address[ready(state)] = host(state).copies.address[ready(state, 1)]
+
+
+def move_out(state: State) -> None:
+    host(state).copies.address[ready(state)] = 9 << 48
+
+
+def share_a_generation(state: State) -> None:
+    host(state).copies.generation[ready(state)] = host(state).copies.generation[ready(state, 1)]
+
+
+def bar_too_much(state: State) -> None:
+    barred = host(state).copies.barred
+    address, (size, holds) = next(iter(barred.items()))
+    barred[address] = (size, holds + 1)
+
+
+def forget_a_writer(state: State) -> None:
+    host(state).copies.writer.popitem()
+
+
+def invent_a_writer(state: State) -> None:
+    host(state).copies.writer[ready(state)] = WRITER
+
+
+def set_writer(tier: Tier, writer: int) -> Damage:
+    def damage(state: State) -> None:
+        writers = state.tiers[tier].copies.writer
+        writers[next(iter(writers))] = writer
+
+    return damage
+
+
+def forget_a_reservation(state: State) -> None:
+    state.sessions.by_number[WRITER].reservations.clear()
+
+
+def redirect_a_move(state: State) -> None:
+    next(iter(state.moves.values())).target = Tier.HOST
+
+
+def add_a_child(state: State) -> None:
+    host(state).children[ready(state)] += 1
+
+
+def pin(state: State) -> None:
+    state.pins[ready(state)] += 1
+
+
+def await_nothing(state: State) -> None:
+    state.awaited[bytes(32)] = 1
+
+
+def await_more(state: State) -> None:
+    state.awaited[next(iter(state.awaited))] += 1
+
+
+def drop_a_sequence(state: State) -> None:
+    state.sequences.popitem()
+
+
+def open_a_sequence(state: State) -> None:
+    state.sequences[WRITER, "extra"] = Sequence(Prompt(KIND, CHAIN[4:]).ids(), 0)
+
+
+def lengthen_a_lease(state: State) -> None:
+    next(iter(state.sessions.by_number[READER].leases.values())).rows.append(ready(state))
+
+
+def unready_what_is_leased(state: State) -> None:
+    copies = host(state).copies
+    row = next(iter(state.sessions.by_number[READER].leases.values())).rows[0]
+    copies.state[row] = 1
+    copies.used, copies.reserved, copies.blocks = copies.used - 4096, copies.reserved + 4096, copies.blocks - 1
+    reserve_for_writer(state, host(state), row)
+
+
+def reserve_for_writer(state: State, tier: TierState, row: int) -> None:
+    """Makes the writer's session believe that it may write this row's copy."""
+    generation = int(tier.copies.generation[row])
+    tier.copies.writer[row] = WRITER
+    state.sessions.by_number[WRITER].reservations[generation] = (tier.tier, row, 0)
+
+
+def hold_more(state: State) -> None:
+    state.sessions.by_number[READER].held += 1
+
+
+def end_an_idle_session(state: State) -> None:
+    state.sessions.open(4_000_001, bytes(16)).ended = True
+
+
+def hold_twice(state: State) -> None:
+    session = state.sessions.by_number[READER]
+    session.quarantined.append(first_hold(state))
+    session.held += 1
+
+
+def clear_a_hold(state: State) -> None:
+    state.sessions.hold_session[first_hold(state)] = 0
+
+
+def give_a_hold_away(state: State) -> None:
+    state.sessions.hold_session[first_hold(state)] = WRITER
+
+
+def name_a_free_hold(state: State) -> None:
+    state.sessions.hold_kind[np.flatnonzero(state.sessions.hold_session == 0)[0]] = HOLD_LEASE
+
+
+def hold_another_generation(state: State) -> None:
+    state.sessions.hold_generation[first_hold(state)] += 1
+
+
+def hold_another_address(state: State) -> None:
+    state.sessions.hold_address[first_hold(state)] += 4096
+
+
+def call_a_lease_a_reservation(state: State) -> None:
+    state.sessions.hold_kind[first_hold(state)] = 2
+
+
+def quarantine_elsewhere(state: State) -> None:
+    hold = state.sessions.by_number[LOST].quarantined[0]
+    state.sessions.hold_address[hold] += 4096
+
+
+def allow_no_moves(state: State) -> None:
+    state.settings = replace(state.settings, max_moves=0)
+
+
+def leave(state: State) -> None:
+    """A leaf that nobody counts as a child is said to be on its way out."""
+    leaf = next(row for row in np.flatnonzero(host(state).copies.state == STATE_READY).tolist()
+                if state.catalog.parents(np.array([row]))[0] < 0)
+    host(state).leaving.add(leaf)
+
+
+def stretch_the_ring(state: State) -> None:
+    state.ghosts.tail = state.ghosts.head + state.ghosts.capacity + 1
+
+
+def turn_the_ring(state: State) -> None:
+    state.ghosts.tail = state.ghosts.head - 1
+
+
+def raise_a_ghost(state: State) -> None:
+    at = state.ghosts.live()[0][:1]
+    state.ghosts._index.remove(at)
+    state.ghosts.identity[at] = state.catalog.identity[ready(state)]
+    state.ghosts._index.insert(at)
+
+
+DAMAGES: list[tuple[Damage, str]] = [
+    (use_an_empty_row, "a row is in use exactly"),
+    (half_write, "half-written"),
+    (rename, "finds its own row"),
+    (lose_a_free_row, "free and used rows"),
+    (set_ema(1.5), "ema lies"),
+    (set_ema(-0.5), "ema lies"),
+    (bump("used"), "used is the bytes of READY"),
+    (bump("reserved"), "reserved is the bytes of FILLING"),
+    (bump("quarantined"), "quarantined is the bytes of barred"),
+    (bump("blocks", 1), "blocks are READY"),
+    (bump("blocks", -1), "blocks are READY"),
+    (lose_a_slot, "= capacity"),
+    (bump("capacity"), "= capacity"),
+    (overlap, "do not overlap"),
+    (move_out, "lies in a segment"),
+    (share_a_generation, "one generation"),
+    (bar_too_much, "barred by as many holds"),
+    (forget_a_writer, "exactly one writer"),
+    (invent_a_writer, "exactly one writer"),
+    (set_writer(Tier.HOST, 4_000_000), "knows of it"),
+    (set_writer(Tier.HOST, READER), "knows of it"),
+    (set_writer(Tier.SPILL, -4_000_000), "knows of it"),
+    (forget_a_reservation, "knows of it"),
+    (redirect_a_move, "knows of it"),
+    (add_a_child, "children of rows"),
+    (pin, "a pin for each open sequence"),
+    (drop_a_sequence, "a pin for each open sequence"),
+    (open_a_sequence, "awaited by its open sequences"),
+    (await_nothing, "awaited by its open sequences"),
+    (await_more, "awaited by its open sequences"),
+    (lengthen_a_lease, "a hold for each row"),
+    (unready_what_is_leased, "what is leased is READY"),
+    (add("leases"), "leases are counted right"),
+    (add("leases", -1), "leases are counted right"),
+    (hold_more, "holds what it counts"),
+    (end_an_idle_session, "is forgotten"),
+    (hold_twice, "belongs to one session"),
+    (clear_a_hold, "hold table says"),
+    (give_a_hold_away, "hold table says"),
+    (name_a_free_hold, "has no kind"),
+    (hold_another_generation, "slot of one copy"),
+    (hold_another_address, "slot of one copy"),
+    (call_a_lease_a_reservation, "slot of one copy"),
+    (quarantine_elsewhere, "barred by as many holds"),
+    (allow_no_moves, "no more moves"),
+    (add("moves"), "moves are counted right"),
+    (leave, "has a move"),
+    (stretch_the_ring, "no more than its places"),
+    (turn_the_ring, "no more than its places"),
+    (raise_a_ghost, "has no ghost"),
+]
+
+
+@pytest.mark.parametrize(("damage", "sentence"), DAMAGES)
+def test_damage_is_named(damage: Damage, sentence: str) -> None:
+    """A state that is bent in one place violates the invariant of that place, by its sentence."""
+    engine = rich_engine()
+    check(engine)
+    damage(engine.state)
+    with pytest.raises(Violated, match=sentence):
+        check(engine)
