@@ -66,3 +66,9 @@ def test_beta_reaches_from_nothing_up() -> None:
 def test_spaces_and_defaults_in_specs_mean_nothing() -> None:
     """A spec may be spaced out, and may say what holds anyway."""
     assert parse(" lrfu( ranking = auto , alpha = 0.5 ) ") == parse("lrfu") == parse("lrfu()")
+
+
+def test_a_spec_has_at_most_so_many_characters() -> None:
+    """1,024 characters are read, one more is refused before it is looked at."""
+    assert refused_field("lru" + " " * 1021) == ""
+    assert refused_field("lru" + " " * 1022) == "policy"

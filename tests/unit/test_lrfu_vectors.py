@@ -204,3 +204,19 @@ def test_another_alpha_rescales_unit_records_exactly() -> None:
     rescale(catalog, Ghosts(Tables.private(4).ghosts), 0.3)
     assert catalog.ema[:2].tolist() == wanted.ema[:2].tolist()
     assert catalog.ema[2] == 0.05 * 0.25
+
+
+@pytest.mark.parametrize(("ema", "step"), [(0.5, 64), (0.75, 128), (0.3, 32), (0.0, 0), (1.0, 4096)])
+def test_a_score_of_attention_is_ranked_by_the_middle_of_its_step(ema: float, step: int) -> None:
+    """A record that met attention is classed by floor(-64 log2(1 - ema)) and ranks by the middle of that step."""
+    policy = parse("lrfu(ranking=composite,beta=0.01)")
+    stats = Stats(
+        np.array([3]), np.array([0]), np.array([0.0]), np.array([ema]), np.array([1.0]), np.array([False])
+    )
+    middle = 2.0 ** (-(step + 0.5) / 64)
+    expected = middle * -np.expm1(-0.01 * 70)
+    assert policy.ranks(stats, Moment(70, 70.0, 50.0))[0] == pytest.approx(expected, rel=1e-12)
+    units = Stats(
+        np.array([1 << 30]), np.array([0]), np.array([0.0]), np.array([ema]), np.array([1.0]), np.array([True])
+    )
+    assert policy.classes(stats)[0] - policy.classes(units)[0] == 1 + step
