@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -188,3 +190,26 @@ TestOrder.settings = settings(
     max_examples=int(os.environ.get("TIERD_TEST_EXAMPLES", 100 if FAST else 300)), stateful_step_count=40,
     deadline=None, phases=[Phase.generate] if FAST else list(Phase),
 )
+
+
+@pytest.mark.parametrize("policy", ["lru", "lrfu", "lrfu(ranking=decayed)"])
+@pytest.mark.parametrize("pace", [0, 1])
+def test_entries_do_not_pile_up(policy: str, pace: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the same rows are touched, in one step or in many, the index holds few entries for each."""
+    monkeypatch.setattr(victims, "COMPACT_ABOVE", 8)
+    machine = Order()
+    machine.begin(policy=policy, stage=2, compact=8)
+    machine.arrive(set(range(ROWS)))
+    for _ in range(300):
+        machine.step += pace
+        machine.touch({0, 3, 7})
+        assert entries(machine.index) <= 4 * ROWS + 2 * victims.COMPACT_ABOVE
+    machine.teardown()
+
+
+def entries(index: Any) -> int:
+    if isinstance(index, victims.KeyHeap):
+        return len(index._heap)
+    lists = index._lists
+    logs = sum(one.tail - one.head + len(one.stage) + len(one.late) for one in lists)
+    return logs + sum(len(rows) for one in lists for rows, _ in one.open)

@@ -125,6 +125,8 @@ class Simulation:
         self.recent: deque[str] = deque(maxlen=KEPT_EVENTS)
         self.digest = 0
         self.dying = True
+        self.told_up = True
+        """What the engine was last told of the spill server."""
         self._table = [(weight, event) for event, weight in self._weights().items()]
 
     # --- running ------------------------------------------------------------------------------------
@@ -291,6 +293,15 @@ class Simulation:
         early = (looked.presence == Presence.MISS) & (reply.outcomes == Acquired.LEASED)
         if (forgotten | early).any():
             raise Violation(f"lookup says {looked.presence.tolist()}, acquire {reply.outcomes.tolist()}")
+        self._check_hit(looked)
+
+    def _check_hit(self, looked: LookedUp) -> None:
+        """The hit is the leading run of blocks in tiers that can be reached now."""
+        reach = 7 if self.told_up else 3
+        reachable = [bool(tiers & reach) for tiers in looked.tiers.tolist()]
+        run = reachable.index(False) if False in reachable else len(reachable)
+        if looked.hit_blocks != run:
+            raise Violation(f"a hit of {looked.hit_blocks} blocks where {run} lead: {looked.tiers.tolist()}")
 
     # --- storing ------------------------------------------------------------------------------------
 
@@ -551,7 +562,7 @@ class Simulation:
         if Tier.SPILL in self.tiers:
             self.store.up = False
             if self.random.random() < 0.7:
-                self.do(SpillState(up=False))
+                self.tell_spill(SpillState(up=False))
 
     def spill_returns(self) -> None:
         if Tier.SPILL in self.tiers:
@@ -562,7 +573,11 @@ class Simulation:
         if Tier.SPILL in self.tiers:
             if forgotten:
                 self.store.values.clear()
-            self.do(SpillState(True, forgotten))
+            self.tell_spill(SpillState(True, forgotten))
+
+    def tell_spill(self, spill: SpillState) -> None:
+        self.told_up = spill.up
+        self.do(spill)
 
     def store_loses(self) -> None:
         self.store.lose(self.random)
@@ -603,6 +618,7 @@ class Simulation:
         self.engine = build_engine(self.settings, self.tables, frozenset(survivors))
         self.check()
         if Tier.SPILL in self.tiers:
+            self.told_up = self.store.up
             self.engine.step(SpillState(self.store.up), self.now)
 
     def _durable(self) -> dict[tuple[bytes, Tier], tuple[object, ...]]:
