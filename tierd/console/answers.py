@@ -14,6 +14,8 @@ from rich.table import Table
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 SHORT_ID_DIGITS = 16
+WIDEST_COLUMNS = 10_000
+"""A width that no table needs."""
 
 
 def print_json(value: Any) -> None:
@@ -49,7 +51,8 @@ def print_table(
     for row in rows:
         table.add_row(*map(str, row))
     if not console.is_terminal:
-        console.width = max(console.width, console.measure(table).maximum)
+        unbounded = console.options.update(max_width=WIDEST_COLUMNS)
+        console.width = max(console.width, console.measure(table, options=unbounded).maximum)
     console.print(table)
 
 
