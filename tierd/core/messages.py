@@ -1,124 +1,27 @@
 """Commands, replies and effects of the engine: the whole vocabulary between the core and its shell.
 
 A command takes many ids. Ids are packed arrays of shape (n, 32), uint8. Arrays of a reply are parallel
-to the ids of its command. Numbers of the outcome enums are those of the wire.
+to the ids of its command. Tiers, outcomes and identities are those of terms.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.terms import Aborted as Aborted
+from tierd.core.terms import Acquired as Acquired
+from tierd.core.terms import Committed as Committed
+from tierd.core.terms import Evicted as Evicted
+from tierd.core.terms import Ids as Ids
+from tierd.core.terms import OutcomeArray as OutcomeArray
+from tierd.core.terms import Presence as Presence
+from tierd.core.terms import Readmitted as Readmitted
+from tierd.core.terms import Reserved as Reserved
+from tierd.core.terms import Tier as Tier
 from tierd_client.format import U8Array, U64Array
-
-OutcomeArray = NDArray[np.int8]
-
-
-class Tier(IntEnum):
-    HBM = 1
-    HOST = 2
-    SPILL = 3
-
-
-class Presence(IntEnum):
-    READY = 1
-    BELOW = 2
-    MISS = 3
-
-
-class Reserved(IntEnum):
-    GRANTED = 1
-    EXISTS = 2
-    BUSY = 3
-    FULL = 4
-    PENDING = 5
-    DUPLICATE = 6
-
-
-class Committed(IntEnum):
-    COMMITTED = 1
-    STALE = 2
-
-
-class Aborted(IntEnum):
-    ABORTED = 1
-    STALE = 2
-
-
-class Acquired(IntEnum):
-    LEASED = 1
-    MISS = 2
-    PENDING = 3
-    LOST = 4
-    FULL = 5
-
-
-class Evicted(IntEnum):
-    MOVED = 1
-    DROPPED = 2
-    MISS = 3
-    IN_USE = 4
-    FAILED = 5
-    PENDING = 6
-
-
-class Readmitted(IntEnum):
-    READY = 1
-    MISS = 2
-    PENDING = 3
-    FULL = 4
-    LOST = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Ids:
-    """Identities of one command and their place in a chain.
-
-    In a chain, ids[0] has `position` and `parent`, and each id is the parent of the next. `some`: these are
-    only some of a chain, with the offsets of each from `position`, and the identity before each (zeros: none).
-    `whole`: all that the request named of which these are the rest.
-    """
-
-    namespace: int
-    group: int
-    ids: U8Array
-    chain: bool = False
-    position: int = 0
-    parent: bytes | None = None
-    some: tuple[NDArray[np.int64], U8Array] | None = None
-    whole: U8Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def positions(self) -> NDArray[np.int64]:
-        """Position of each id in its chain; outside a chain all are at `position`."""
-        if not self.chain:
-            return np.full(len(self.ids), self.position, np.int64)
-        return self.position + (np.arange(len(self.ids)) if self.some is None else self.some[0])
-
-    def before(self) -> U8Array:
-        """Identity before each id of a chain; zeros where it is unknown."""
-        if self.some is not None:
-            return self.some[1]
-        before = np.zeros_like(self.ids)
-        before[1:] = self.ids[:-1]
-        if self.parent is not None:
-            before[0] = np.frombuffer(self.parent, np.uint8)
-        return before
-
-    def take(self, indices: NDArray[np.int64]) -> Ids:
-        """Some of them, each still at its place."""
-        ids = np.ascontiguousarray(self.ids[indices])
-        whole = self.ids if self.whole is None else self.whole
-        if not self.chain:
-            return Ids(self.namespace, self.group, ids, False, self.position, whole=whole)
-        some = (self.positions()[indices] - self.position, np.ascontiguousarray(self.before()[indices]))
-        return Ids(self.namespace, self.group, ids, True, self.position, None, some, whole)
-
 
 # --- commands -----------------------------------------------------------------------------------------
 
