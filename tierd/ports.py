@@ -5,12 +5,15 @@ Calls block; the mover makes them on its own threads. Nothing here is called by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tierd.core.messages import Record, Tier
 from tierd_client.format import U8Array
+
+LOOK_IDENTITIES_MAX = 256
+"""Most blocks of one call that asks about many: some 140 KB of commands, 90 KB of replies."""
 
 
 class ArenaStore(Protocol):
@@ -52,6 +55,8 @@ class StoredBlock:
     size: int
     checksum: int
     record: Record
+    own: bool = True
+    """Whether the store's own instance wrote the payload; a `put` takes no notice of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +68,38 @@ class SpillHealth:
 
 
 class SpillStore(Protocol):
-    """A store of whole blocks by identity.
+    """A store of whole blocks by identity, and of their statistics beside them.
 
-    Caller: gives a deadline in seconds from now with every call, and treats any SpillError as "not done".
+    Several daemons may share one. The payload decides what exists; of two statistics the one with the later
+    wall time counts.
+
+    Caller: gives a deadline in seconds from now with every call, at most LOOK_IDENTITIES_MAX blocks to `look`
+    and `restate`, and treats any SpillError as "not done".
     Implementer: raises only SpillDown, SpillFull, BlockVanished, BlockDamaged; never blocks past the
     deadline by more than 100 ms; a `put` that returned is readable by `get`, one that raised may or may
     not be; a `get` fills `out` completely or raises, and verifies the envelope (not the payload's
     checksum: the caller does). Thread-safe. Values are never executable.
     """
 
-    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None: ...
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
+        """Stores a block. False: another instance's value of the same content is there, and stays."""
+
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock: ...
+
+    def look(
+        self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
+    ) -> list[StoredBlock | None]:
+        """What is stored of each identity, with its latest statistics, without reading payloads; None where
+        nothing is, or nothing whole."""
+
+    def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
+        """Newer statistics of stored blocks, by identity; those of blocks that are gone are ignored."""
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None: ...
 
     def probe(self, deadline_s: float) -> SpillHealth:
-        """Reaches the server and looks for the marker of this instance, writing it if there is none."""
+        """Reaches the server and looks for the marker of this instance and its epoch. Where there is none, or
+        one of another epoch, a new epoch begins and is written: what was stored before is not relied upon."""
 
     def close(self) -> None: ...

@@ -61,6 +61,11 @@ class Clock(StrEnum):
     WALL = "wall"
 
 
+class SpillScope(StrEnum):
+    LOCAL = "local"
+    SHARED = "shared"
+
+
 class LogFormat(StrEnum):
     CONSOLE = "console"
     JSON = "json"
@@ -129,6 +134,12 @@ class Settings(BaseModel):
     spill_prefix: str = Field(
         "tierd", pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
         description="First part of every key in the spill store; daemons that share blocks share it.",
+    )
+    spill_scope: SpillScope = Field(
+        SpillScope.SHARED,
+        description="Whether blocks that this daemon does not know are looked for in the spill store, where others "
+        "or an earlier life of it may have put them. Default shared: costs what is not found one round trip. "
+        "Means nothing for `embedded` and `memory`, which nobody else writes to.",
     )
     spill_timeout_ms: int = Field(
         2000, ge=10, le=600_000,
@@ -272,6 +283,12 @@ class Settings(BaseModel):
     @property
     def hbm_segments(self) -> tuple[tuple[int, int], ...]:
         return _cut(self.hbm_bytes, self._segment_bytes(), 0x4000)
+
+    @property
+    def spill_shared(self) -> bool:
+        """Whether others may have put blocks into the spill store that this daemon is to find."""
+        private = self.spill.get_secret_value() in ("embedded", "memory")
+        return self.spill_scope is SpillScope.SHARED and not private
 
     @property
     def rows(self) -> int:

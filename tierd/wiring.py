@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import structlog
@@ -155,9 +156,18 @@ def _spill_store(settings: Settings, state: StateDirectory, held: ExitStack) -> 
         _embedded(settings, state, held) if kind == "embedded" else kind,
         instance=state.instance, marker=state.secret("marker"), prefix=settings.spill_prefix,
         pool_size=settings.spill_connections, connect_timeout_s=settings.spill_timeout_ms / 1000,
+        shared=settings.spill_shared, epoch=state.count("marker-epoch"), save_epoch=partial(_keep_epoch, state),
     )
     held.callback(store.close)
     return store
+
+
+def _keep_epoch(state: StateDirectory, epoch: int) -> None:
+    """An epoch that is not kept costs the next start what it would have found in the spill store."""
+    try:
+        state.keep_count("marker-epoch", epoch)
+    except OSError as error:
+        log.warning("marker_epoch_not_kept", epoch=epoch, error=str(error))
 
 
 def _embedded(settings: Settings, state: StateDirectory, held: ExitStack) -> str:

@@ -156,6 +156,19 @@ def test_torn_instance_file(tmp_path: Path) -> None:
     assert len(StateDirectory.claim(tmp_path).instance) == 16
 
 
+def test_counts_are_kept(tmp_path: Path) -> None:
+    """A count is there for the next daemon; one that was never kept, or is torn, is 0."""
+    first = StateDirectory.claim(tmp_path)
+    assert first.count("epoch") == 0
+    first.keep_count("epoch", 7)
+    first.release()
+    second = StateDirectory.claim(tmp_path)
+    assert second.count("epoch") == 7
+    for torn in ("", "seven", "-3"):
+        (tmp_path / "epoch").write_text(torn)
+        assert second.count("epoch") == 0
+
+
 def test_second_daemon_is_refused(tmp_path: Path) -> None:
     """A state directory belongs to one process; the refusal names the directory and the owner's pid."""
     owner = StateDirectory.claim(tmp_path)

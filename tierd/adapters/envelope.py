@@ -1,4 +1,4 @@
-"""The header before each payload in the spill tier, and the names of its keys (docs/format.md, section 6).
+"""The header before each payload in the spill tier, the statistics beside it, and their keys (docs/format.md, 6).
 
 The header is fixed-size, checksummed binary: what another process wrote is parsed, never executed, and
 whatever does not parse is BlockDamaged with the field that is wrong.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 
 import xxhash
 
@@ -22,10 +23,14 @@ HEADER_BYTES = 256
 CODEC_NONE = 0
 CIPHER_NONE = 0
 
-_FIELDS = struct.Struct("<8sHHHH32s32s32sIIQQQqdddd64x")
+_FIELDS = struct.Struct("<8sHHHH32s32s32sIIQQQqdddd16sH46x")
 _FRAME = struct.Struct("<8sHH")
 _CHECKSUM = struct.Struct("<Q")
 _NO_PARENT = bytes(IDENTITY_BYTES)
+_NOBODY = bytes(16)
+_WEIGHTED = 1
+_STATISTICS_MAGIC = b"TIERDSTA"
+_STATISTICS = struct.Struct("<8sHHQqddd4x")
 # Columns of the catalog that the fields end up in are narrower than the envelope's.
 _GROUP_MAX = 0xFFFF
 _TOUCHES_MAX = 0xFFFFFFFF
@@ -36,26 +41,35 @@ def block_key(prefix: bytes, fingerprint: bytes, identity: bytes) -> bytes:
     return b"{%b:%b:%b}" % (prefix, fingerprint.hex().encode(), identity.hex().encode())
 
 
+def statistics_key(key: bytes) -> bytes:
+    """Key of the statistics beside the block of a key."""
+    return key + b":s"
+
+
 def marker_key(prefix: bytes, instance: bytes) -> bytes:
     """Key whose value tells that a server still holds what this instance stored."""
     return b"{%b:marker}:%b" % (prefix, instance.hex().encode())
 
 
-def encode_header(block: StoredBlock, written_wall_s: float) -> bytes:
-    """The 256 bytes that go before the payload of `block`. written_wall_s: seconds since 1970."""
+def encode_header(block: StoredBlock, written_wall_s: float, writer: bytes = _NOBODY) -> bytes:
+    """The 256 bytes that go before the payload of `block`. written_wall_s: seconds since 1970. writer: 16 bytes,
+    the id of the instance that stores it."""
     record = block.record
     body = _FIELDS.pack(
         MAGIC, VERSION, HEADER_BYTES, CODEC_NONE, CIPHER_NONE, block.fingerprint, block.identity,
         block.parent or _NO_PARENT, block.group, block.position, block.size, block.checksum, record.touches,
-        record.last, record.ema, record.crf, record.wall, written_wall_s,
+        record.last, record.ema, record.crf, record.wall, written_wall_s, writer, _WEIGHTED * record.weighted,
     )
     return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
 
-def decode_header(header: bytes, fingerprint: bytes, identity: bytes, payload_bytes: int) -> StoredBlock:
+def decode_header(
+    header: bytes, fingerprint: bytes, identity: bytes, payload_bytes: int, reader: bytes = _NOBODY
+) -> StoredBlock:
     """What the header says, once it is known to be of the block that was asked for.
 
-    `payload_bytes`: bytes of the stored value behind the header. Raises BlockDamaged naming the field.
+    `payload_bytes`: bytes of the stored value behind the header. `reader`: the instance that asks, whose own
+    blocks are `own`. Raises BlockDamaged naming the field.
     """
     _check_frame(header)
     fields = _FIELDS.unpack_from(header)
@@ -64,13 +78,49 @@ def decode_header(header: bytes, fingerprint: bytes, identity: bytes, payload_by
     _expect("fingerprint", fields[5], fingerprint)
     _expect("identity", fields[6], identity)
     _expect("payload bytes", fields[10], payload_bytes)
-    record = Record(touches=fields[12], last=fields[13], ema=fields[14], crf=fields[15], wall=fields[16])
+    record = Record(
+        touches=fields[12], last=fields[13], ema=fields[14], crf=fields[15], wall=fields[16],
+        weighted=bool(fields[19] & _WEIGHTED),
+    )
     _check_numbers(fields[8], record)
     parent = None if fields[7] == _NO_PARENT else fields[7]
     return StoredBlock(
         fingerprint=fields[5], identity=fields[6], group=fields[8], position=fields[9], parent=parent,
-        size=fields[10], checksum=fields[11], record=record,
+        size=fields[10], checksum=fields[11], record=record, own=fields[18] == reader,
     )
+
+
+def encode_statistics(record: Record) -> bytes:
+    """The 64 bytes of the value beside a block."""
+    body = _STATISTICS.pack(
+        _STATISTICS_MAGIC, VERSION, _WEIGHTED * record.weighted, record.touches, record.last, record.ema,
+        record.crf, record.wall,
+    )
+    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def latest_statistics(block: StoredBlock, value: bytes | None) -> StoredBlock:
+    """The block with the statistics beside it, where they are sound and newer than its own."""
+    record = None if value is None else _decode_statistics(value)
+    if record is None or record.wall <= block.record.wall:
+        return block
+    return replace(block, record=record)
+
+
+def _decode_statistics(value: bytes) -> Record | None:
+    """None for what this version did not write: statistics are worth no error."""
+    if len(value) != _STATISTICS.size + _CHECKSUM.size:
+        return None
+    magic, version, flags, touches, last, ema, crf, wall = _STATISTICS.unpack_from(value)
+    sound = _CHECKSUM.unpack_from(value, _STATISTICS.size)[0] == xxhash.xxh3_64_intdigest(value[: _STATISTICS.size])
+    record = Record(touches, last, wall, ema, crf, bool(flags & _WEIGHTED))
+    if (magic, version, sound) != (_STATISTICS_MAGIC, VERSION, True):
+        return None
+    try:
+        _check_numbers(0, record)
+    except BlockDamaged:
+        return None
+    return record
 
 
 def _check_frame(header: bytes) -> None:

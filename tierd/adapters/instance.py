@@ -51,10 +51,24 @@ class StateDirectory:
             if len(found) == INSTANCE_BYTES:
                 return found
         made = secrets.token_bytes(INSTANCE_BYTES)
-        fresh = path.with_suffix(".new")
-        fresh.write_text(made.hex() + "\n")
-        fresh.replace(path)
+        self._write(name, made.hex())
         return made
+
+    def count(self, name: str) -> int:
+        """The number kept under that name; 0 before the first, and for a file that is none."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return max(0, int((self.path / name).read_text()))
+        return 0
+
+    def keep_count(self, name: str, number: int) -> None:
+        """Keeps a number under that name for the next daemon. OSError."""
+        self._write(name, str(number))
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.path / name
+        fresh = path.with_suffix(".new")
+        fresh.write_text(text + "\n")
+        fresh.replace(path)
 
     def release(self) -> None:
         """Gives the directory up; idempotent. The id stays for the next daemon."""

@@ -158,6 +158,17 @@ class Wire:
         self.settled = True
         return reply
 
+    def replies(self, count: int, deadline: Deadline) -> list[bytes | int | ReplyError | None]:
+        """Whole small replies to commands that were sent at once; what the server refused is among them."""
+        found: list[bytes | int | ReplyError | None] = []
+        for left in reversed(range(count)):
+            try:
+                found.append(self.reply(deadline))
+            except ReplyError as error:
+                found.append(error)
+            self.settled = left == 0
+        return found
+
     def value_length(self, deadline: Deadline, read_ahead: int) -> int | None:
         """Bytes of the value that comes next, None for nil. ReplyError for an error.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tierd.adapters.envelope import HEADER_BYTES, decode_header, encode_header
+from tierd.adapters.envelope import HEADER_BYTES, decode_header, encode_header, encode_statistics, latest_statistics
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull
+from tierd.core.messages import Record
 from tierd.ports import SpillHealth, StoredBlock
 from tierd_client.format import U8Array
 
@@ -23,6 +24,7 @@ class MemorySpillStore:
     def __init__(self, capacity_bytes: int, wall_clock: Callable[[], float] = time.time) -> None:
         """capacity_bytes: of values with their headers; a put beyond it is SpillFull."""
         self.values: dict[tuple[bytes, bytes], bytes] = {}
+        self._statistics: dict[tuple[bytes, bytes], bytes] = {}
         self._capacity_bytes = capacity_bytes
         self._used_bytes = 0
         self._wall_clock = wall_clock
@@ -30,7 +32,7 @@ class MemorySpillStore:
         self._closed = False
         self._lock = threading.Lock()
 
-    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None:
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         if payload.nbytes != block.size:
             raise ValueError(f"{payload.nbytes} bytes for a block of {block.size}")
         value = encode_header(block, self._wall_clock()) + payload.tobytes()
@@ -42,6 +44,7 @@ class MemorySpillStore:
                 raise SpillFull(f"memory spill: {used} bytes would be more than its {self._capacity_bytes}")
             self.values[key] = value
             self._used_bytes = used
+        return True
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
         with self._lock:
@@ -55,11 +58,27 @@ class MemorySpillStore:
         out[...] = np.frombuffer(value, np.uint8, offset=HEADER_BYTES).reshape(out.shape)
         return block
 
+    def look(
+        self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
+    ) -> list[StoredBlock | None]:
+        with self._lock:
+            self._check_open(deadline_s)
+            return [self._seen(fingerprint, identity) for identity in identities]
+
+    def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
+        with self._lock:
+            self._check_open(deadline_s)
+            for identity, record in records.items():
+                block = self._seen(fingerprint, identity)
+                if block is not None and block.record.wall < record.wall:
+                    self._statistics[fingerprint, identity] = encode_statistics(record)
+
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         with self._lock:
             self._check_open(deadline_s)
             for identity in identities:
                 self._used_bytes -= len(self.values.pop((fingerprint, identity), b""))
+                self._statistics.pop((fingerprint, identity), None)
 
     def probe(self, deadline_s: float) -> SpillHealth:
         with self._lock:
@@ -71,11 +90,20 @@ class MemorySpillStore:
         """Forgets everything, the marker too."""
         with self._lock:
             self.values.clear()
+            self._statistics.clear()
             self._used_bytes = 0
             self._marked = False
 
     def close(self) -> None:
         self._closed = True
+
+    def _seen(self, fingerprint: bytes, identity: bytes) -> StoredBlock | None:
+        value = self.values.get((fingerprint, identity), b"")
+        try:
+            block = decode_header(value[:HEADER_BYTES], fingerprint, identity, len(value) - HEADER_BYTES)
+        except BlockDamaged:
+            return None
+        return latest_statistics(block, self._statistics.get((fingerprint, identity)))
 
     def _check_open(self, deadline_s: float) -> None:
         if self._closed or deadline_s <= 0:

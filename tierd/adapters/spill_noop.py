@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tierd.core.errors import BlockVanished, SpillFull
+from tierd.core.messages import Record
 from tierd.ports import SpillHealth, StoredBlock
 from tierd_client.format import U8Array
 
@@ -19,11 +20,19 @@ class NoopSpillStore:
     does not report it. `get` is a miss.
     """
 
-    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None:
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         raise SpillFull("the spill tier is off")
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
         raise BlockVanished("the spill tier is off")
+
+    def look(
+        self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
+    ) -> list[StoredBlock | None]:
+        return [None] * len(identities)
+
+    def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
+        """There is nothing to restate."""
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         """There is nothing to remove."""

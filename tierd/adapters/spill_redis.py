@@ -9,16 +9,28 @@ from dataclasses import dataclass
 
 import redis.exceptions as rx
 
-from tierd.adapters.envelope import HEADER_BYTES, block_key, decode_header, encode_header, marker_key
+from tierd.adapters.envelope import (
+    HEADER_BYTES,
+    block_key,
+    decode_header,
+    encode_header,
+    encode_statistics,
+    latest_statistics,
+    marker_key,
+    statistics_key,
+)
 from tierd.adapters.redis_pool import RedisAddress, RedisPool
 from tierd.adapters.resp import CRLF, Deadline, ProtocolError, ReplyError, Wire, command
 from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillDown, SpillError, SpillFull
+from tierd.core.messages import Record
 from tierd.ports import SpillHealth, StoredBlock
 from tierd_client.format import U8Array
 
 UNLINK_BATCH = 256
 """Keys of one UNLINK: about 40 KB of command."""
 MARKER_BYTES = 16
+EPOCH_BYTES = 8
+LOOK_COMMANDS = 3
 # "$4294967551" and its line end: the longest first line of a reply to GET.
 _LENGTH_LINE_BYTES = 16
 
@@ -102,14 +114,16 @@ class RedisSpillStore:
     """Blocks as string values of a Redis or Valkey server (docs/format.md, section 6).
 
     url: `redis://`, `rediss://` or `unix://`, user and password percent-encoded. prefix: begins every key.
-    instance, marker: 16 bytes each; the id of this instance, and what its marker key must hold. pool_size:
-    most connections, so also most calls at a time; further ones wait. connect_timeout_s: for one connection
-    with its handshake.
+    instance, marker: 16 bytes each; the id of this instance, and what its marker key must begin with; `epoch`
+    follows there, and `save_epoch` is told of each new one. shared: other instances write there too, so that a
+    put looks first whether the block is there. pool_size: most connections, so also most calls at a time;
+    further ones wait. connect_timeout_s: for one connection with its handshake.
     """
 
     def __init__(
         self, url: str, *, instance: bytes, marker: bytes, prefix: str = "tierd", pool_size: int = 8,
-        connect_timeout_s: float = 2.0, wall_clock: Callable[[], float] = time.time,
+        connect_timeout_s: float = 2.0, wall_clock: Callable[[], float] = time.time, shared: bool = False,
+        epoch: int = 0, save_epoch: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Connects to nothing yet. Raises InvalidInput."""
         if not prefix or not prefix.isprintable() or set(prefix) & set("{}"):
@@ -117,6 +131,9 @@ class RedisSpillStore:
         if len(marker) != MARKER_BYTES:
             raise InvalidInput("marker", f"{len(marker)} bytes, not {MARKER_BYTES}")
         self._prefix = prefix.encode()
+        self._instance = instance
+        self._shared = shared
+        self._epoch, self._save_epoch = epoch, save_epoch
         self._marker_key = marker_key(self._prefix, instance)
         self._marker = marker
         self._wall_clock = wall_clock
@@ -126,19 +143,39 @@ class RedisSpillStore:
     def __repr__(self) -> str:
         return f"RedisSpillStore({self._address}, prefix {self._prefix.decode()})"
 
-    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None:
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         data = _exactly(payload, block.size)
-        key = block_key(self._prefix, block.fingerprint, block.identity)
+        key = self._key(block.fingerprint, block.identity)
         value_bytes = HEADER_BYTES + block.size
         head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, value_bytes)
-        header = encode_header(block, self._wall_clock())
+        header = encode_header(block, self._wall_clock(), self._instance)
         with self._exchange(deadline_s) as (wire, deadline):
-            wire.send([head + header, data, CRLF], deadline)
-            _expect_ok(wire.reply(deadline))
+            there = self._there(wire, block, deadline) if self._shared else None
+            if there is None:
+                wire.send([head + header, data, CRLF], deadline)
+                _expect_ok(wire.reply(deadline))
+        return there is None or there.own
+
+    def look(
+        self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
+    ) -> list[StoredBlock | None]:
+        if not identities:
+            return []
+        with self._exchange(deadline_s) as (wire, deadline):
+            return self._look(wire, fingerprint, identities, deadline)
+
+    def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
+        if not records:
+            return
+        with self._exchange(deadline_s) as (wire, deadline):
+            blocks = self._look(wire, fingerprint, list(records), deadline)
+            older = [block for block in blocks if block and block.record.wall < records[block.identity].wall]
+            pairs = [(self._key(fingerprint, block.identity), records[block.identity]) for block in older]
+            _set_statistics(wire, pairs, deadline)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
         view = _exactly(out, out.nbytes)
-        key = block_key(self._prefix, fingerprint, identity)
+        key = self._key(fingerprint, identity)
         with self._exchange(deadline_s) as (wire, deadline):
             wire.send([command(b"GET", key)], deadline)
             value_bytes = wire.value_length(deadline, HEADER_BYTES + _LENGTH_LINE_BYTES)
@@ -146,14 +183,17 @@ class RedisSpillStore:
                 raise BlockVanished(f"block {identity.hex()} is not on {self._address}")
             header = bytearray(min(HEADER_BYTES, value_bytes))
             wire.fill(memoryview(header), deadline)
-            block = decode_header(bytes(header), fingerprint, identity, value_bytes - HEADER_BYTES)
+            block = decode_header(
+                bytes(header), fingerprint, identity, value_bytes - HEADER_BYTES, self._instance
+            )
             if block.size != view.nbytes:
                 raise BlockDamaged(f"payload bytes: found {block.size}, expected {view.nbytes}")
             wire.fill_last(view, deadline)
             return block
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
-        keys = [block_key(self._prefix, fingerprint, identity) for identity in identities]
+        keys = [self._key(fingerprint, identity) for identity in identities]
+        keys = [name for key in keys for name in (key, statistics_key(key))]
         with self._exchange(deadline_s) as (wire, deadline):
             for first in range(0, len(keys), UNLINK_BATCH):
                 wire.send([command(b"UNLINK", *keys[first : first + UNLINK_BATCH])], deadline)
@@ -164,16 +204,69 @@ class RedisSpillStore:
             wire.send([command(b"GET", self._marker_key)], deadline)
             found = wire.reply(deadline)
             notes = [_eviction_note(wire, deadline)]
-            if found is None:
-                wire.send([command(b"SET", self._marker_key, self._marker, b"NX")], deadline)
-                wire.reply(deadline)
-                notes.append("the marker was absent: a new or flushed server")
-            elif found != self._marker:
-                notes.append("another marker is there: a second daemon has this instance id, or state was restored")
-        return SpillHealth(same=found == self._marker, detail="; ".join(filter(None, notes)))
+            same = found == self._marker_value()
+            if not same:
+                notes.append(self._begin_epoch(found, wire, deadline))
+        return SpillHealth(same=same, detail="; ".join(filter(None, notes)))
 
     def close(self) -> None:
         self._pool.close()
+
+    def _key(self, fingerprint: bytes, identity: bytes) -> bytes:
+        return block_key(self._prefix, fingerprint, identity)
+
+    def _there(self, wire: Wire, block: StoredBlock, deadline: Deadline) -> StoredBlock | None:
+        """The stored block, if it has the same content; its statistics become the newer ones."""
+        found = self._look(wire, block.fingerprint, [block.identity], deadline)[0]
+        if found is None or (found.size, found.checksum) != (block.size, block.checksum):
+            return None
+        if found.record.wall < block.record.wall:
+            _set_statistics(wire, [(self._key(block.fingerprint, block.identity), block.record)], deadline)
+        return found
+
+    def _look(
+        self, wire: Wire, fingerprint: bytes, identities: Sequence[bytes], deadline: Deadline
+    ) -> list[StoredBlock | None]:
+        keys = [self._key(fingerprint, identity) for identity in identities]
+        wire.send([b"".join(map(_look_commands, keys))], deadline)
+        replies = wire.replies(LOOK_COMMANDS * len(keys), deadline)
+        return [
+            self._seen(fingerprint, identity, *replies[LOOK_COMMANDS * n : LOOK_COMMANDS * (n + 1)])
+            for n, identity in enumerate(identities)
+        ]
+
+    def _seen(
+        self, fingerprint: bytes, identity: bytes, header: object, value_bytes: object, statistics: object
+    ) -> StoredBlock | None:
+        """What the replies to `_look_commands` tell. A refusal is a ReplyError: raised, but for a wrong type."""
+        for reply in (header, value_bytes, statistics):
+            if isinstance(reply, ReplyError) and fault_of(reply).error is not BlockDamaged:
+                raise reply
+        if not isinstance(header, bytes) or not isinstance(value_bytes, int) or not value_bytes:
+            return None
+        try:
+            block = decode_header(header, fingerprint, identity, value_bytes - HEADER_BYTES, self._instance)
+        except BlockDamaged:
+            return None
+        return latest_statistics(block, statistics if isinstance(statistics, bytes) else None)
+
+    def _marker_value(self) -> bytes:
+        return self._marker + self._epoch.to_bytes(EPOCH_BYTES, "little")
+
+    def _begin_epoch(self, found: bytes | int | None, wire: Wire, deadline: Deadline) -> str:
+        """Marks the server as this instance's in a new epoch, unless another one's marker is there. What is said
+        of that. The server is told first: a kill before the state directory is means one more new epoch."""
+        marker = found if isinstance(found, bytes) else b""
+        if marker and not marker.startswith(self._marker):
+            return "another marker is there: a second daemon has this instance id, or state was restored"
+        epoch = int.from_bytes(marker[MARKER_BYTES : MARKER_BYTES + EPOCH_BYTES], "little")
+        self._epoch = max(epoch, self._epoch) + 1
+        wire.send([command(b"SET", self._marker_key, self._marker_value())], deadline)
+        _expect_ok(wire.reply(deadline))
+        self._save_epoch(self._epoch)
+        if not marker:
+            return "the marker was absent: a new or flushed server"
+        return "the marker is of another epoch: the server is one of before, or was restored"
 
     @contextmanager
     def _exchange(self, deadline_s: float) -> Iterator[tuple[Wire, Deadline]]:
@@ -199,6 +292,23 @@ def _exactly(array: U8Array, size: int) -> memoryview:
 def _expect_ok(reply: bytes | int | None) -> None:
     if reply != b"OK":
         raise ProtocolError(f"{reply!r} where OK was expected")
+
+
+def _look_commands(key: bytes) -> bytes:
+    """Header, bytes of the value, and the statistics beside it: no payload."""
+    header = command(b"GETRANGE", key, b"0", b"%d" % (HEADER_BYTES - 1))
+    return header + command(b"STRLEN", key) + command(b"GET", statistics_key(key))
+
+
+def _set_statistics(wire: Wire, pairs: Sequence[tuple[bytes, Record]], deadline: Deadline) -> None:
+    """Writes statistics beside the blocks of keys."""
+    if not pairs:
+        return
+    commands = [command(b"SET", statistics_key(key), encode_statistics(record)) for key, record in pairs]
+    wire.send([b"".join(commands)], deadline)
+    for reply in wire.replies(len(commands), deadline):
+        if isinstance(reply, ReplyError):
+            raise reply
 
 
 def _eviction_note(wire: Wire, deadline: Deadline) -> str:

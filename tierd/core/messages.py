@@ -239,13 +239,14 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Statistics of an identity, as they travel with it."""
+    """Statistics of an identity, as they travel with it. `weighted`: some access had another weight than 1."""
 
     touches: int = 0
     last: int = 0
     wall: float = 0.0
     ema: float = 0.0
     crf: float = 0.0
+    weighted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.catalog import Catalog
+from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Move, MoveResult, Record, Tier
 from tierd.core.state import MoveInFlight, State, TierState
@@ -230,7 +230,7 @@ def record_of(catalog: Catalog, row: int) -> Record:
     """The statistics of one row."""
     return Record(
         int(catalog.touches[row]), int(catalog.last[row]), float(catalog.wall[row]), float(catalog.ema[row]),
-        float(catalog.crf[row]),
+        float(catalog.crf[row]), not catalog.flags[row] & FLAG_UNIT,
     )
 
 

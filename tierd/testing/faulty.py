@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Protocol
 
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull
-from tierd.core.messages import Tier
+from tierd.core.messages import Record, Tier
 from tierd.ports import ArenaStore, SpillHealth, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
@@ -24,6 +24,8 @@ class Operation(Enum):
 
     PUT = "put"
     GET = "get"
+    LOOK = "look"
+    RESTATE = "restate"
     UNLINK = "unlink"
     PROBE = "probe"
     READ = "read"
@@ -124,12 +126,13 @@ class FaultySpillStore:
         self.resume = self._faults.resume
         self.injected = self._faults.injected
 
-    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> None:
+    def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         fault = self._before(Operation.PUT, deadline_s)
         if fault is Fault.FULL:
             raise SpillFull("injected: full")
-        self._inner.put(block, payload, deadline_s)
+        own = self._inner.put(block, payload, deadline_s)
         _after(fault)
+        return own
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
         fault = self._before(Operation.GET, deadline_s)
@@ -142,6 +145,19 @@ class FaultySpillStore:
             _corrupt(out)
         _after(fault)
         return block
+
+    def look(
+        self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
+    ) -> list[StoredBlock | None]:
+        fault = self._before(Operation.LOOK, deadline_s)
+        found = self._inner.look(fingerprint, identities, deadline_s)
+        _after(fault)
+        return [None] * len(found) if fault is Fault.VANISHED else found
+
+    def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
+        fault = self._before(Operation.RESTATE, deadline_s)
+        self._inner.restate(fingerprint, records, deadline_s)
+        _after(fault)
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         fault = self._before(Operation.UNLINK, deadline_s)

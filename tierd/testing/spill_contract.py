@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ RECORDS = [
     Record(),
     Record(touches=1, last=-(2**63), wall=1.7e9 + 2**-20, ema=0.1 + 0.2, crf=5e-324),
     Record(touches=2**32 - 1, last=2**63 - 1, wall=0.0, ema=-0.0, crf=np.nextafter(1e300, 0.0).item()),
+    Record(touches=3, last=2, wall=1.0, ema=0.3, crf=0.4, weighted=True),
 ]
 
 
@@ -64,7 +66,8 @@ def get_new(store: SpillStore, number: int, size: int = 4096) -> tuple[StoredBlo
 
 
 def bits_of(record: Record) -> bytes:
-    return struct.pack("<Qqddd", record.touches, record.last, record.wall, record.ema, record.crf)
+    numbers = struct.pack("<Qqddd", record.touches, record.last, record.wall, record.ema, record.crf)
+    return numbers + bytes([record.weighted])
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -190,6 +193,49 @@ class SpillContract:
         found, out = get_new(store, 14)
         assert found.checksum == block.checksum != xxhash.xxh3_64_intdigest(out.data)
 
+    def test_look(self, store: SpillStore) -> None:
+        """A look tells what is stored, place, size, checksum and statistics, and None of what is not; a block
+        that a put acknowledged is the store's own."""
+        payload = payload_of(20, 70_000)
+        block = block_of(20, payload, record=RECORDS[1], parent=identity_of(3), position=9)
+        assert store.put(block, payload, DEADLINE_S)
+        numbers = [19, 20, 21] * 40
+        found = store.look(FINGERPRINT, [identity_of(number) for number in numbers], DEADLINE_S)
+        assert found == [block if number == 20 else None for number in numbers]
+        assert store.look(OTHER_FINGERPRINT, [block.identity], DEADLINE_S) == [None]
+        assert store.look(FINGERPRINT, [], DEADLINE_S) == []
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_look_at_damage(self, store: SpillStore, damage: str) -> None:
+        """What is not whole, or not a block, is not there for a look, and what is asked beside it is."""
+        for number in (22, 23):
+            put_random(store, number, 70_000)
+        self.tamper(store, 22, DAMAGES[damage])
+        found = store.look(FINGERPRINT, [identity_of(22), identity_of(23)], DEADLINE_S)
+        assert found[0] is None
+        assert found[1] is not None and found[1].identity == identity_of(23)
+
+    @pytest.mark.parametrize("record", RECORDS[1:])
+    def test_newer_statistics(self, store: SpillStore, record: Record) -> None:
+        """Statistics are restated without the payload: of two the one with the later wall time counts, in
+        whatever order they come; those of a block that is not there are ignored, and end with the block."""
+        block, payload = put_random(store, 24)
+        older, newer = replace(record, wall=10.0), replace(record, wall=20.0)
+        for one in (newer, older):
+            store.restate(FINGERPRINT, {block.identity: one, identity_of(25): one}, DEADLINE_S)
+            found = store.look(FINGERPRINT, [block.identity, identity_of(25)], DEADLINE_S)
+            assert found[0] is not None and bits_of(found[0].record) == bits_of(newer)
+            assert found[1] is None
+        assert np.array_equal(get_new(store, 24)[1], payload)
+        store.put(replace(block, record=replace(record, wall=30.0)), payload, DEADLINE_S)
+        assert store.look(FINGERPRINT, [block.identity], DEADLINE_S)[0] == replace(
+            block, record=replace(record, wall=30.0)
+        )
+        store.unlink(FINGERPRINT, [block.identity], DEADLINE_S)
+        put_random(store, 25)
+        store.put(block, payload, DEADLINE_S)
+        assert store.look(FINGERPRINT, [block.identity, identity_of(25)], DEADLINE_S)[0] == block
+
     def test_unlink(self, store: SpillStore) -> None:
         """Unlinked blocks are gone, others stay; unlinking what is not there, or nothing, is no error."""
         for number in range(600, 610):
@@ -217,6 +263,8 @@ class SpillContract:
             lambda: store.put(block_of(16, payload), payload, 0.0),
             lambda: store.get(FINGERPRINT, block.identity, np.empty(4096, np.uint8), 0.0),
             lambda: store.unlink(FINGERPRINT, [block.identity], -1.0),
+            lambda: store.look(FINGERPRINT, [block.identity], 0.0),
+            lambda: store.restate(FINGERPRINT, {block.identity: Record(wall=1.0)}, 0.0),
             lambda: store.probe(0.0),
         ]
         for call in calls:
