@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from tierd_client.connection import Connection
 from tierd_client.deadline import Deadline
@@ -154,14 +154,75 @@ class PolicyInForce:
 
 
 @dataclass(frozen=True, slots=True)
+class TierShare:
+    """What one tier holds of a namespace or tenant: READY blocks, the bytes of their slots, and of those being
+    written."""
+
+    tier: Tier
+    blocks: int
+    used_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRecord:
+    """A namespace, or a tenant with all its namespaces (`namespace` 0), and its share of each tier that is on."""
+
+    namespace: int
+    names: tuple[str, ...]
+    fingerprint: bytes
+    model: str
+    revision: str
+    weights_epoch: int
+    engine: str
+    dtype: str
+    adapter: str
+    tenant: str
+    domain: str
+    tp_rank: int
+    tp_size: int
+    block_bytes: tuple[int, ...]
+    tiers: dict[Tier, TierShare]
+
+
+@dataclass(frozen=True, slots=True)
+class TierCleared:
+    """Copies of one tier that went, and the bytes of their slots."""
+
+    tier: Tier
+    blocks: int
+    bytes: int
+
+
+class BlockFilter(TypedDict, total=False):
+    """Which blocks; what is left out takes any. `prefix`: first bytes of the identity. `revision`, `tenant`:
+    "" is a value, none. `tenant` as `Layout.tenant` and listings show it. `older_than_s`: last accessed at
+    least so long ago."""
+
+    namespace: int
+    tier: Tier | str | None
+    prefix: bytes
+    in_use: bool | None
+    model: str | None
+    revision: str | None
+    weights_epoch: int | None
+    weights_epoch_below: int | None
+    tenant: str | None
+    group: int | None
+    older_than_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
-    """Copies removed per tier, and blocks left because they were in use."""
+    """Copies removed per tier, and blocks left because they were in use, the first 1,000 by identity."""
 
     hbm_blocks: int
     host_blocks: int
     spill_blocks: int
     ghosts: int
     in_use_blocks: int
+    tiers: dict[Tier, TierCleared]
+    in_use_ids: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +236,7 @@ class Verified:
 
 
 class Admin:
-    """`client.admin`. Filters: `namespace` number (0 any), `tier`, first bytes of the identity, `in_use`."""
+    """`client.admin`. What takes a filter takes the keywords of BlockFilter."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -186,17 +247,27 @@ class Admin:
         tiers = [_record(TierOccupancy, one, tier=_tier(one.tier)) for one in reply.tiers]
         return _record(Occupancy, reply, tiers={one.tier: one for one in tiers})
 
+    def namespaces(self, *, by_tenant: bool = False, page_size: int = 1000) -> Iterator[NamespaceRecord]:
+        """Each namespace and its share of the tiers, by number; or each tenant, the largest first."""
+        offset = 0
+        while True:
+            reply = self._call("ListNamespaces", admin_pb2.ListNamespacesRequest(
+                page_size=page_size, offset=offset, by_tenant=by_tenant))
+            yield from map(_namespace, reply.namespaces)
+            offset = reply.next_offset
+            if not offset:
+                return
+
     def list_blocks(
-        self, *, namespace: int = 0, tier: Tier | str | None = None, prefix: bytes = b"",
-        in_use: bool | None = None, by_rank: bool = False, page_size: int = 1000,
+        self, *, by_rank: bool = False, page_size: int = 1000, **where: Unpack[BlockFilter],
     ) -> Iterator[BlockRecord]:
         """All blocks that the filter takes, page by page; `by_rank`: next to go first, needs `tier`."""
-        where = _filter(namespace, tier, prefix, in_use)
+        taken = _filter(**where)
         sort = admin_pb2.BLOCK_SORT_RANK if by_rank else admin_pb2.BLOCK_SORT_UNSPECIFIED
         token = b""
         while True:
             reply = self._call("ListBlocks", admin_pb2.ListBlocksRequest(
-                filter=where, page_size=page_size, page_token=token, sort=sort))
+                filter=taken, page_size=page_size, page_token=token, sort=sort))
             yield from map(_block, reply.blocks)
             token = reply.next_page_token
             if not token:
@@ -227,24 +298,24 @@ class Admin:
         """Changes the policy of the running daemon, as on its command line; no statistics are lost."""
         return _record(PolicyInForce, self._call("SetPolicy", admin_pb2.SetPolicyRequest(policy=policy)))
 
-    def clear(
-        self, *, namespace: int = 0, tier: Tier | str | None = None, prefix: bytes = b"",
-        in_use: bool | None = None, dry_run: bool = False, ghosts: bool = False,
-    ) -> Cleared:
-        """Removes blocks by filter; `dry_run` only says how many."""
-        where = _filter(namespace, tier, prefix, in_use)
-        request = admin_pb2.ClearRequest(filter=where, dry_run=dry_run, ghosts=ghosts)
-        return _record(Cleared, self._call("Clear", request))
+    def clear(self, *, dry_run: bool = False, ghosts: bool = False, **where: Unpack[BlockFilter]) -> Cleared:
+        """Removes blocks by filter; `dry_run` only says how many. `ghosts`: forgets all records without a copy
+        too, which have no namespace: only without a filter."""
+        request = admin_pb2.ClearRequest(filter=_filter(**where), dry_run=dry_run, ghosts=ghosts)
+        reply = self._call("Clear", request)
+        tiers = [_record(TierCleared, one, tier=_tier(one.tier)) for one in reply.tiers]
+        return _record(
+            Cleared, reply, tiers={one.tier: one for one in tiers},
+            in_use_ids=tuple(reply.in_use_ids[i : i + 32] for i in range(0, len(reply.in_use_ids), 32)))
 
     def verify(
-        self, ids: Ids = (), *, namespace: int = 0, tier: Tier | str | None = None, prefix: bytes = b"",
-        repair: bool = False, timeout_s: float = 60.0,
+        self, ids: Ids = (), *, repair: bool = False, timeout_s: float = 60.0, **where: Unpack[BlockFilter],
     ) -> Verified:
         """Compares stored bytes with their checksums; `repair` drops damaged copies."""
         wait = Deadline(timeout_s)
-        where = _filter(namespace, tier, prefix, None)
+        taken = _filter(**where)
         request = admin_pb2.VerifyRequest(
-            ids=_packed(ids), filter=where if where.ByteSize() else None, repair=repair, timeout_ms=wait.left_ms())
+            ids=_packed(ids), filter=taken if taken.ByteSize() else None, repair=repair, timeout_ms=wait.left_ms())
         reply = self._call("Verify", request, timeout_s)
         return _record(Verified, reply, damaged=tuple(reply.damaged))
 
@@ -274,11 +345,21 @@ def _tier(value: int) -> Tier:
         raise BrokenPeer(f"{value} is no tier") from error
 
 
-def _filter(namespace: int, tier: Tier | str | None, prefix: bytes, in_use: bool | None) -> Any:
-    where = admin_pb2.BlockFilter(namespace=namespace, tier=tier_number(tier), identity_prefix=prefix)
-    if in_use is not None:
-        where.in_use = in_use
-    return where
+def _namespace(message: Any) -> NamespaceRecord:
+    tiers = [_record(TierShare, one, tier=_tier(one.tier)) for one in message.tiers]
+    return _record(
+        NamespaceRecord, message, names=tuple(message.names), block_bytes=tuple(message.block_bytes),
+        tiers={one.tier: one for one in tiers})
+
+
+def _filter(**where: Unpack[BlockFilter]) -> Any:
+    wire: dict[str, Any] = {**where}
+    wire["tier"] = tier_number(where.get("tier"))
+    wire["identity_prefix"] = wire.pop("prefix", b"")
+    try:
+        return admin_pb2.BlockFilter(**wire)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"filter: {error}") from error
 
 
 def _packed(ids: Ids) -> bytes:

@@ -252,6 +252,13 @@ class Layout:
         return self._fingerprint
 
     @property
+    def tenant(self) -> str:
+        """What listings call the tenant: 16 hex digits, a hash of the salt; empty without one."""
+        if not self.tenant_salt:
+            return ""
+        return hashlib.blake2b(self.tenant_salt, digest_size=8, person=b"tierd-tenant-v1").hexdigest()
+
+    @property
     def block_tokens(self) -> int:
         """Tokens of a block of group 0."""
         return self.groups[0].block_tokens

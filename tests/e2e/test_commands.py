@@ -159,6 +159,28 @@ def test_evict_and_readmit(served: Served) -> None:
     assert shell.json("evict", names[0], "--drop") == {"miss": 1}
 
 
+def test_namespaces(served: Served) -> None:
+    """`namespaces` shows each namespace with its bytes per tier, and with --by-tenant the sums."""
+    _, shell, _ = served
+    (one,) = shell.json("namespaces")
+    host = next(tier for tier in one["tiers"].values() if tier["tier"] == "host")
+    used = shell.json("stats")["tiers"]["host"]["used_bytes"]
+    assert (one["model"], host["used_bytes"]) == ("m", used) and used > 0
+    assert shell.json("namespaces", "--by-tenant")[0]["tiers"] == one["tiers"]
+    assert "host blocks" in shell.run("namespaces")
+
+
+def test_filters(served: Served) -> None:
+    """Filters of the layout select blocks for every command that takes a filter."""
+    _, shell, _ = served
+    everything = shell.json("blocks")
+    for words in (["--model", "m"], ["--revision", ""], ["--epoch", "0"], ["--tenant", ""], ["--group", "0"]):
+        assert shell.json("blocks", *words) == everything
+    for words in (["--model", "x"], ["--epoch", "1"], ["--epoch-below", "0"], ["--older-than-s", "1e6"]):
+        assert shell.json("blocks", *words) == []
+    assert shell.json("clear", "--dry-run", "--model", "x")["host_blocks"] == 0
+
+
 def test_clear(served: Served) -> None:
     """`clear` asks first, can be tried dry, and removes what the filter takes."""
     _, shell, names = served

@@ -167,6 +167,11 @@ CASES: list[Case] = [
 
 PREFIX = apb.BlockFilter(identity_prefix=b"x" * 33)
 
+
+def filtered(ghosts: bool = False, **fields: object) -> apb.ClearRequest:
+    return apb.ClearRequest(filter=apb.BlockFilter(**fields), ghosts=ghosts)
+
+
 ADMIN_CASES: list[Case] = [
     ("ListBlocks", lambda s: apb.ListBlocksRequest(page_size=10_001), "page_size: 10001", INVALID),
     ("ListBlocks", lambda s: apb.ListBlocksRequest(page_token=b"x" * 65), "page_token: 65 bytes", INVALID),
@@ -194,7 +199,15 @@ ADMIN_CASES: list[Case] = [
     ("SetPolicy", lambda s: apb.SetPolicyRequest(policy="x" * 1025), "policy: 1025 bytes", INVALID),
     ("SetPolicy", lambda s: apb.SetPolicyRequest(policy="best"), "policy", INVALID),
     ("SetPolicy", lambda s: apb.SetPolicyRequest(policy="lrfu(alpha=7)"), "alpha", INVALID),
+    ("ListNamespaces", lambda s: apb.ListNamespacesRequest(page_size=10_001), "page_size: 10001", INVALID),
     ("Clear", lambda s: apb.ClearRequest(filter=PREFIX), "filter.identity_prefix", INVALID),
+    ("Clear", lambda s: filtered(model="m" * 1025), "filter.model: 1025 bytes", INVALID),
+    ("Clear", lambda s: filtered(revision="m" * 1025), "filter.revision: 1025 bytes", INVALID),
+    ("Clear", lambda s: filtered(tenant="acme"), "filter.tenant: 'acme'", INVALID),
+    ("Clear", lambda s: filtered(older_than_s=-1), "filter.older_than_s: -1.0", INVALID),
+    ("Clear", lambda s: filtered(older_than_s=float("nan")), "filter.older_than_s: nan", INVALID),
+    ("Clear", lambda s: filtered(older_than_s=2e9), "filter.older_than_s: 2000000000.0", INVALID),
+    ("Clear", lambda s: filtered(ghosts=True, group=1), "ghosts: given together with a filter", INVALID),
     ("Verify", lambda s: apb.VerifyRequest(ids=b"x"), "ids: 1 bytes", INVALID),
     ("Verify", lambda s: apb.VerifyRequest(timeout_ms=600_001), TIMEOUT, INVALID),
     ("Verify", lambda s: apb.VerifyRequest(filter=PREFIX), "filter.identity_prefix", INVALID),

@@ -42,6 +42,25 @@ class Namespace:
         return [group.block_bytes for group in self.layout.groups]
 
 
+@dataclass(frozen=True, slots=True)
+class LayoutFilter:
+    """Fields that a layout must have, None for any. `weights_epoch_below`: an upper bound that is left out."""
+
+    model: str | None = None
+    revision: str | None = None
+    weights_epoch: int | None = None
+    weights_epoch_below: int | None = None
+    tenant: str | None = None
+
+    def takes(self, layout: Layout) -> bool:
+        equal = all(
+            wanted is None or getattr(layout, field) == wanted
+            for field in ("model", "revision", "weights_epoch", "tenant")
+            for wanted in [getattr(self, field)]
+        )
+        return equal and (self.weights_epoch_below is None or layout.weights_epoch < self.weights_epoch_below)
+
+
 class Namespaces:
     """The registry, kept in one file. `register` blocks for the disk; lookups are safe from any thread."""
 
@@ -78,6 +97,14 @@ class Namespaces:
         _write(self._path, [*(n for n in self._by_number.values() if n.number != number), namespace])
         self._enter(namespace)
         return namespace
+
+    def all(self) -> list[Namespace]:
+        """By number."""
+        return [self._by_number[number] for number in sorted(self._by_number)]
+
+    def matching(self, where: LayoutFilter) -> frozenset[int]:
+        """Numbers of the namespaces whose layout the filter takes."""
+        return frozenset(number for number, one in self._by_number.items() if where.takes(one.layout))
 
     def get(self, number: int) -> Namespace:
         """NotFound for a number that was never given."""

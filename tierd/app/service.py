@@ -21,6 +21,7 @@ import numpy as np
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespace, Namespaces
 from tierd.app.sessions import Orphan, Session, Sessions
+from tierd.app.shares import Share, by_namespace
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core import messages as m
@@ -261,6 +262,10 @@ class Service:
         if tier is m.Tier.SPILL and self._spill_watch is not None and not self._spill_watch.is_up:
             return TierState(False, f"down: {self._spill_watch.detail}")
         return TierState(True, "serving")
+
+    def shares(self) -> list[Share]:
+        """What each namespace has in each tier, by number."""
+        return by_namespace(self.namespaces.all(), self.writer.ask(m.Shares(), m.SharesReply))
 
     def list_blocks(self, command: m.ListBlocks) -> m.BlockPage:
         return self.writer.ask(command, m.BlockPage)

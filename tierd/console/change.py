@@ -14,19 +14,16 @@ from tierd.console.answers import print_json, print_table, size
 from tierd.console.link import (
     Address,
     AsJson,
-    Filter,
     Ids,
-    NamespaceOption,
-    PrefixOption,
-    TierFilter,
     TimeoutOption,
     connect,
+    filtered,
     parse_ids,
     parse_tier,
     progress,
 )
 from tierd_client import Client
-from tierd_client.admin import BlockRecord
+from tierd_client.admin import BlockFilter, BlockRecord
 from tierd_client.deadline import Deadline
 from tierd_client.outcomes import EvictOutcome, Outcome, ReadmitOutcome, outcomes_of, tier_number
 from tierd_client.v1 import blocks_pb2
@@ -38,9 +35,9 @@ TASK = TaskID(0)
 All = Annotated[bool, typer.Option("--all", help="Every block that the filter takes, instead of ids.")]
 
 
+@filtered
 def evict(
-    ids: Ids = None, all_: All = False, namespace: NamespaceOption = 0, tier: TierFilter = None,
-    prefix: PrefixOption = "",
+    where: BlockFilter, ids: Ids = None, all_: All = False,
     to: Annotated[str, typer.Option(help="host or spill.")] = "spill",
     drop: Annotated[bool, typer.Option(help="Drop all copies instead of moving them down.")] = False,
     timeout_s: TimeoutOption = 60.0, address: Address = None, as_json: AsJson = False,
@@ -53,14 +50,14 @@ def evict(
             blocks=blocks, to=tier_number(target), allow_drop=drop, timeout_ms=timeout_ms
         )
 
-    which = _Choice(parse_ids(ids), all_, Filter.parse(namespace, tier, prefix))
+    which = _Choice(parse_ids(ids), all_, where)
     counts = _move(address, which, "Evict", EvictOutcome, request, timeout_s)
     _report(counts, as_json, bad=(EvictOutcome.FAILED, EvictOutcome.PENDING))
 
 
+@filtered
 def readmit(
-    ids: Ids = None, all_: All = False, namespace: NamespaceOption = 0, tier: TierFilter = None,
-    prefix: PrefixOption = "",
+    where: BlockFilter, ids: Ids = None, all_: All = False,
     to: Annotated[str, typer.Option(help="host or hbm.")] = "host",
     timeout_s: TimeoutOption = 60.0, address: Address = None, as_json: AsJson = False,
 ) -> None:
@@ -70,7 +67,7 @@ def readmit(
     def request(blocks: Any, timeout_ms: int) -> Any:
         return blocks_pb2.ReadmitRequest(blocks=blocks, to=tier_number(target), timeout_ms=timeout_ms)
 
-    which = _Choice(parse_ids(ids), all_, Filter.parse(namespace, tier, prefix))
+    which = _Choice(parse_ids(ids), all_, where)
     counts = _move(address, which, "Readmit", ReadmitOutcome, request, timeout_s)
     _report(counts, as_json, bad=(ReadmitOutcome.PENDING, ReadmitOutcome.FULL, ReadmitOutcome.LOST))
 
@@ -78,8 +75,8 @@ def readmit(
 class _Choice:
     """Which blocks a command moves: ids, or all of a filter; neither or both is wrong usage."""
 
-    def __init__(self, ids: list[bytes], all_: bool, where: Filter) -> None:
-        if bool(ids) == all_:
+    def __init__(self, ids: list[bytes], all_: bool, where: BlockFilter) -> None:
+        if bool(ids) == all_ or (ids and where):
             raise typer.BadParameter("give identities, or --all with or without filters", param_hint="IDS")
         self.ids = ids
         self.where = where
@@ -87,8 +84,7 @@ class _Choice:
     def records(self, client: Client) -> list[BlockRecord | None]:
         if self.ids:
             return client.admin.describe(self.ids)
-        where = self.where
-        return list(client.admin.list_blocks(namespace=where.namespace, tier=where.tier, prefix=where.prefix))
+        return list(client.admin.list_blocks(**self.where))
 
 
 def _move(
@@ -134,37 +130,38 @@ def _report(counts: Counter[Outcome], as_json: bool, bad: tuple[Outcome, ...]) -
         raise typer.Exit(1)
 
 
+@filtered
 def clear(
-    namespace: NamespaceOption = 0, tier: TierFilter = None, prefix: PrefixOption = "",
-    ghosts: Annotated[bool, typer.Option(help="Also forget records without a copy.")] = False,
+    where: BlockFilter,
+    ghosts: Annotated[bool, typer.Option(help="Also forget all records without a copy; without a filter.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only say what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     address: Address = None, as_json: AsJson = False,
 ) -> None:
-    """Remove blocks by filter, without a filter all of them. Blocks in use stay."""
-    where = Filter.parse(namespace, tier, prefix)
+    """Remove blocks by filter, without a filter all of them. Blocks in use stay, and are listed."""
     if not (dry_run or yes):
         typer.confirm("Remove every block that the filter takes?", abort=True, err=True)
     with connect(address) as client, progress("clearing"):
-        found = client.admin.clear(
-            namespace=where.namespace, tier=where.tier, prefix=where.prefix, dry_run=dry_run, ghosts=ghosts
-        )
+        found = client.admin.clear(dry_run=dry_run, ghosts=ghosts, **where)
     if as_json:
         print_json(found)
     else:
-        columns = ["hbm", "host", "spill", "ghosts", "left: in use"]
-        row = (found.hbm_blocks, found.host_blocks, found.spill_blocks, found.ghosts, found.in_use_blocks)
-        print_table(columns, [row], left=0, title="would go" if dry_run else "removed")
+        rows = [(tier.name.lower(), one.blocks, size(one.bytes)) for tier, one in found.tiers.items()]
+        print_table(["tier", "blocks", "bytes"], rows, title="would go" if dry_run else "removed")
+        typer.echo(f"\n{found.ghosts} ghosts; left, being in use: {found.in_use_blocks} blocks")
+        for identity in found.in_use_ids:
+            typer.echo(f"  {identity.hex()}")
 
 
+@filtered
 def verify(
-    ids: Ids = None, namespace: NamespaceOption = 0, tier: TierFilter = None, prefix: PrefixOption = "",
+    where: BlockFilter, ids: Ids = None,
     repair: Annotated[bool, typer.Option(help="Drop damaged copies.")] = False,
     timeout_s: TimeoutOption = 600.0, address: Address = None, as_json: AsJson = False,
 ) -> None:
     """Compare stored bytes with their checksums, of ids or of all that the filter takes. Status 1 on damage."""
-    wanted, where = parse_ids(ids), Filter.parse(namespace, tier, prefix)
-    if wanted and where != Filter():
+    wanted = parse_ids(ids)
+    if wanted and where:
         raise typer.BadParameter("give identities or filters, not both", param_hint="IDS")
     with connect(address) as client, progress("verifying") as bar:
         found = _verify(client, bar, wanted, where, repair, Deadline(timeout_s))
@@ -182,12 +179,11 @@ def verify(
 
 
 def _verify(
-    client: Client, bar: Progress, wanted: list[bytes], where: Filter, repair: bool, deadline: Deadline
+    client: Client, bar: Progress, wanted: list[bytes], where: BlockFilter, repair: bool, deadline: Deadline
 ) -> dict[str, Any]:
     """Verifies in small calls, so that progress can be shown and no call runs into its deadline."""
     if not wanted:
-        listed = client.admin.list_blocks(namespace=where.namespace, tier=where.tier, prefix=where.prefix)
-        wanted = [one.identity for one in listed]
+        wanted = [one.identity for one in client.admin.list_blocks(**where)]
     bar.update(TASK, total=len(wanted))
     total: dict[str, Any] = {"verified_blocks": 0, "verified_bytes": 0, "damaged": [], "skipped_blocks": 0}
     for start in range(0, len(wanted), VERIFY_BLOCKS):

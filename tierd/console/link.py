@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from tierd.places import default_address
 from tierd_client import Client
+from tierd_client.admin import BlockFilter
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.outcomes import Tier
 
@@ -27,9 +29,6 @@ Address = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Identities: 64 hexadecimal digits each.")]
-NamespaceOption = Annotated[int, typer.Option("--namespace", help="Only this namespace's number; 0: any.")]
-TierFilter = Annotated[str | None, typer.Option("--tier", help="Only blocks with a copy in hbm, host or spill.")]
-PrefixOption = Annotated[str, typer.Option("--prefix", help="Only identities that begin with these hex digits.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="How long to wait for all of it, seconds.")]
 
 
@@ -38,21 +37,48 @@ def connect(address: str | None) -> Client:
     return Client(address or default_address(), name="tierd command line", shared_memory="never")
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which blocks a command is about."""
+_FILTER_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "namespace": (int, typer.Option("--namespace", min=0, max=65_535, help="Only of this number; 0: any.")),
+    "model": (str, typer.Option("--model", help="Only namespaces of this model.")),
+    "revision": (str, typer.Option("--revision", help='Only of this revision; "" is none.')),
+    "weights_epoch": (int, typer.Option("--epoch", min=0, help="Only of this weights epoch.")),
+    "weights_epoch_below": (int, typer.Option("--epoch-below", min=0, help="Only of earlier weights epochs.")),
+    "tenant": (str, typer.Option("--tenant", help='Only of this tenant, see `tierd namespaces`; "" is none.')),
+    "group": (int, typer.Option("--group", min=0, help="Only the group of this number in its namespace.")),
+    "tier": (str, typer.Option("--tier", help="Only blocks with a copy in hbm, host or spill.")),
+    "prefix": (str, typer.Option("--prefix", help="Only identities that begin with these hex digits.")),
+    "older_than_s": (float, typer.Option("--older-than-s", min=0, help="Only last accessed so many seconds ago.")),
+}
+"""By the names of BlockFilter; each is None when it is not given."""
 
-    namespace: int = 0
-    tier: Tier | None = None
-    prefix: bytes = b""
 
-    @classmethod
-    def parse(cls, namespace: int, tier: str | None, prefix: str) -> Filter:
-        if namespace < 0:
-            raise typer.BadParameter(f"{namespace} is no namespace's number", param_hint="--namespace")
-        if not re.fullmatch(r"([0-9a-fA-F]{2}){0,32}", prefix):
+def filtered(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of a filter; what is given of them comes to it as `where`."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = {name: given.pop(name) for name in _FILTER_OPTIONS}
+        command(where=_parse_filter({name: one for name, one in options.items() if one is not None}), **given)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [one.replace(kind=keyword) for one in own if one.name != "where"] + [
+        inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind | None, how])
+        for name, (kind, how) in _FILTER_OPTIONS.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def _parse_filter(given: dict[str, Any]) -> BlockFilter:
+    if "tier" in given:
+        given["tier"] = parse_tier(given["tier"], "--tier")
+    if "prefix" in given:
+        if not re.fullmatch(r"([0-9a-fA-F]{2}){0,32}", given["prefix"]):
             raise typer.BadParameter("not an even number of up to 64 hex digits", param_hint="--prefix")
-        return cls(namespace, parse_tier(tier, "--tier") if tier else None, bytes.fromhex(prefix))
+        given["prefix"] = bytes.fromhex(given["prefix"])
+    return cast(BlockFilter, given)
 
 
 def parse_ids(texts: Iterable[str] | None) -> list[bytes]:

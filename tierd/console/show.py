@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -11,17 +11,14 @@ from tierd.console.answers import number, print_json, print_table, short, size
 from tierd.console.link import (
     Address,
     AsJson,
-    Filter,
     Ids,
-    NamespaceOption,
-    PrefixOption,
-    TierFilter,
     connect,
+    filtered,
     parse_ids,
     parse_tier,
     progress,
 )
-from tierd_client.admin import BlockRecord, Explanation, Occupancy
+from tierd_client.admin import BlockFilter, BlockRecord, Explanation, NamespaceRecord, Occupancy
 from tierd_client.outcomes import Tier
 
 PAGE_SIZE_MAX = 1000
@@ -63,8 +60,33 @@ def _print_counts(found: Occupancy) -> None:
     ])
 
 
+def namespaces(
+    by_tenant: Annotated[bool, typer.Option("--by-tenant", help="Sums over each tenant's namespaces.")] = False,
+    address: Address = None, as_json: AsJson = False,
+) -> None:
+    """What each namespace, or tenant, has in each tier: blocks, and bytes of slots in use or being written."""
+    with connect(address) as client:
+        found = list(client.admin.namespaces(by_tenant=by_tenant))
+    if as_json:
+        print_json(found)
+        return
+    tiers = sorted(found[0].tiers) if found else []
+    who = ["tenant", "domain"] if by_tenant else ["namespace", "name", "model", "revision", "epoch", "tenant"]
+    columns = [*who, *(f"{tier.name.lower()} {what}" for tier in tiers for what in ("blocks", "bytes"))]
+    print_table(columns, [_share_row(one, by_tenant, tiers) for one in found], left=len(who))
+
+
+def _share_row(one: NamespaceRecord, by_tenant: bool, tiers: list[Tier]) -> list[object]:
+    layout = [one.namespace, ",".join(one.names), one.model, one.revision, one.weights_epoch, one.tenant]
+    who = [one.tenant, one.domain] if by_tenant else layout
+    shares = [one.tiers[tier] for tier in tiers]
+    held = [cell for share in shares for cell in (share.blocks, size(share.used_bytes + share.reserved_bytes))]
+    return [*("-" if cell == "" else cell for cell in who), *held]
+
+
+@filtered
 def blocks(
-    ids: Ids = None, namespace: NamespaceOption = 0, tier: TierFilter = None, prefix: PrefixOption = "",
+    where: BlockFilter, ids: Ids = None,
     in_use: Annotated[
         bool | None, typer.Option("--in-use/--idle", help="Only blocks that are, or are not, in use.")
     ] = None,
@@ -75,16 +97,16 @@ def blocks(
 ) -> None:
     """List blocks by filter, or show the records of the ids given."""
     wanted = parse_ids(ids)
-    where = Filter.parse(namespace, tier, prefix)
-    if by_rank and where.tier is None:
+    tier = cast(Tier | None, where.get("tier"))
+    where["in_use"] = in_use
+    if by_rank and tier is None:
         raise typer.BadParameter("needs --tier: each tier has its own order", param_hint="--by-rank")
     with connect(address) as client, progress("listing blocks"):
         if wanted:
             found = client.admin.describe(wanted)
         else:
             each = client.admin.list_blocks(
-                namespace=where.namespace, tier=where.tier, prefix=where.prefix, in_use=in_use, by_rank=by_rank,
-                page_size=min(skip + limit + 1, PAGE_SIZE_MAX),
+                by_rank=by_rank, page_size=min(skip + limit + 1, PAGE_SIZE_MAX), **where,
             )
             found = list(islice(each, skip, skip + limit + 1))
     more = not wanted and len(found) > limit
@@ -92,7 +114,7 @@ def blocks(
     if as_json:
         print_json([None if one is None else _with_tiers(one) for one in found])
     else:
-        _print_blocks(found, where.tier)
+        _print_blocks(found, tier)
         if more:
             typer.echo(f"\nmore: --skip {skip + limit}", err=True)
     if None in found:

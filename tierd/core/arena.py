@@ -12,8 +12,9 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tierd_client.format import PAGE_BYTES
+from tierd_client.format import PAGE_BYTES, I64Array
 
 SEGMENT_SHIFT = 48
 EXTENT_BYTES = 4 << 20
@@ -23,6 +24,12 @@ EXTENT_BYTES = 4 << 20
 def slot_bytes(size: int) -> int:
     """Bytes of the slot that holds a block of `size` bytes: rounded up to whole pages."""
     return (size + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+
+
+def slots_of(sizes: NDArray[np.uint32]) -> I64Array:
+    """`slot_bytes` of each size."""
+    pages: I64Array = (sizes.astype(np.int64) + PAGE_BYTES - 1) // PAGE_BYTES
+    return pages * PAGE_BYTES
 
 
 class Arena:

@@ -20,7 +20,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arena import Arena, slot_bytes
+from tierd.core.arena import Arena, slot_bytes, slots_of
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
 from tierd.core.messages import Tier
@@ -208,5 +208,4 @@ class TierCopies:
             self.arena.free(slot_bytes(size), self.address[rows[sizes == size]].tolist())
 
     def _bytes(self, rows: I64Array) -> int:
-        pages = (self.catalog.size[rows].astype(np.int64) + 4095) // 4096
-        return int(pages.sum()) * 4096
+        return int(slots_of(self.catalog.size[rows]).sum())

@@ -43,6 +43,11 @@ def _occupancy(state: State, command: m.Occupancy) -> m.OccupancyReply:
     return explain.occupancy(state)
 
 
+def _shares(state: State, command: m.Shares) -> m.SharesReply:
+    del command
+    return explain.shares(state)
+
+
 HANDLERS: dict[type, Handler] = {
     m.OpenSession: lives.open_session,
     m.BindProcess: lives.bind_process,
@@ -64,6 +69,7 @@ HANDLERS: dict[type, Handler] = {
     m.Finish: _finish,
     m.SetPolicy: _set_policy,
     m.Occupancy: _occupancy,
+    m.Shares: _shares,
     m.Describe: explain.describe,
     m.ListBlocks: explain.list_blocks,
     m.Explain: explain.explain,

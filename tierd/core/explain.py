@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tierd.core import statistics
-from tierd.core.arena import slot_bytes
+from tierd.core.arena import slot_bytes, slots_of
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import (
@@ -21,13 +21,15 @@ from tierd.core.messages import (
     Plan,
     Planned,
     Record,
+    SharesReply,
     Tier,
     TierOccupancy,
+    TierShares,
 )
 from tierd.core.moving import select
 from tierd.core.room import destination, record_of
 from tierd.core.state import State, TierState, split
-from tierd_client.format import STATE_ABSENT, STATE_READY, I64Array
+from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array
 
 
 def occupancy(state: State) -> OccupancyReply:
@@ -50,6 +52,25 @@ def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
         evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,
         counters.demoted, counters.promoted, counters.failed_moves,
     )
+
+
+def shares(state: State) -> SharesReply:
+    """Blocks and bytes of each namespace in each tier, counted from the rows themselves."""
+    return SharesReply({number: _tier_shares(state, tier) for number, tier in state.tiers.items()})
+
+
+def _tier_shares(state: State, tier: TierState) -> TierShares:
+    catalog = state.catalog
+    ready = np.flatnonzero(tier.copies.state == STATE_READY)
+    filling = np.flatnonzero(tier.copies.state == STATE_FILLING)
+    length = int(catalog.namespace[np.concatenate([ready, filling])].max(initial=0)) + 1
+
+    def slot_sums(rows: I64Array) -> I64Array:
+        sums = np.bincount(catalog.namespace[rows], slots_of(catalog.size[rows]), length)
+        return sums.astype(np.int64)  # of whole pages below 2^53 bytes, so exact
+
+    blocks = np.bincount(catalog.namespace[ready], minlength=length)
+    return TierShares(blocks, slot_sums(ready), slot_sums(filling))
 
 
 def describe(state: State, command: Describe) -> BlockPage:

@@ -143,10 +143,16 @@ class Readmit:
 
 @dataclass(frozen=True, slots=True)
 class BlockFilter:
+    """Which blocks with a READY copy. `namespaces`: one of these numbers, where `namespace` is one alone.
+    `older_than_s`: the last access lies so many seconds back."""
+
     namespace: int = 0
     tier: Tier | None = None
     identity_prefix: bytes = b""
     in_use: bool | None = None
+    namespaces: frozenset[int] | None = None
+    group: int | None = None
+    older_than_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,11 @@ class SetPolicy:
 @dataclass(frozen=True, slots=True)
 class Occupancy:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each namespace has in each tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +241,8 @@ class SpillState:
 
 Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | Reserve | Commit | Abort
-    | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy | ListBlocks
-    | Describe | Explain | Plan | Finish | SpillState
+    | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy | Shares
+    | ListBlocks | Describe | Explain | Plan | Finish | SpillState
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -346,9 +357,13 @@ class Observed:
 
 @dataclass(slots=True)
 class Cleared:
+    """`copies`, `slot_bytes`: per tier. `skipped`: identities of the first of those that were in use, packed."""
+
     copies: dict[Tier, int]
     ghosts: int
     in_use: int
+    slot_bytes: dict[Tier, int]
+    skipped: bytes
 
 
 @dataclass(slots=True)
@@ -390,6 +405,20 @@ class OccupancyReply:
     moves_in_flight: int
     policy: str
     policy_epoch: int
+
+
+@dataclass(slots=True)
+class TierShares:
+    """Of one tier, by the number of a namespace: arrays of one length, int64. Bytes are those of slots."""
+
+    blocks: NDArray[np.int64]
+    used_bytes: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class SharesReply:
+    tiers: dict[Tier, TierShares]
 
 
 @dataclass(slots=True)
@@ -455,7 +484,7 @@ class Planned:
 
 Reply = (
     Done | SequenceOpened | LookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared | PolicySet
-    | OccupancyReply | BlockPage | Explained | Planned
+    | OccupancyReply | SharesReply | BlockPage | Explained | Planned
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arena import slots_of
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import (
@@ -22,6 +23,9 @@ from tierd.core.messages import (
 from tierd.core.room import by_size, obtain_for_moves, start_moves
 from tierd.core.state import MoveInFlight, State, TierState
 from tierd_client.format import STATE_FILLING, STATE_READY, I64Array
+
+SKIPPED_MAX = 1_000
+"""Blocks in use of which a Clear tells the identities; it counts all."""
 
 
 def evict(state: State, command: Evict) -> Outcomes:
@@ -173,6 +177,12 @@ def select(state: State, where: BlockFilter) -> I64Array:
         found |= state.tier(number, "filter.tier").copies.state == STATE_READY
     if where.namespace:
         found &= catalog.namespace == where.namespace
+    if where.namespaces is not None:
+        found &= np.isin(catalog.namespace, list(where.namespaces))
+    if where.group is not None:
+        found &= catalog.group == where.group
+    if where.older_than_s:
+        found &= catalog.wall <= state.clock.wall_s - where.older_than_s
     if where.identity_prefix:
         prefix = np.frombuffer(where.identity_prefix, np.uint8)
         found &= (catalog.identity[:, : len(prefix)] == prefix).all(axis=1)
@@ -187,14 +197,17 @@ def clear(state: State, command: Clear) -> Cleared:
     busy = in_use(state, rows)
     free = rows[~busy]
     planes = [state.tier(command.where.tier)] if command.where.tier else list(state.tiers.values())
-    copies = {tier.tier: int(np.count_nonzero(tier.copies.ready(free))) for tier in planes}
+    gone = {tier.tier: free[tier.copies.ready(free)] for tier in planes}
+    copies = {tier: len(of) for tier, of in gone.items()}
+    size = {tier: int(slots_of(state.catalog.size[of]).sum()) for tier, of in gone.items()}
+    skipped = state.catalog.identity[rows[busy][:SKIPPED_MAX]].tobytes()
     ghosts = len(state.ghosts) if command.ghosts else 0
     if not command.dry_run:
         for tier in planes:
-            state.drop(tier, free[tier.copies.ready(free)])
+            state.drop(tier, gone[tier.tier])
         if command.ghosts:
             ghosts = state.ghosts.clear()
-    return Cleared(copies, ghosts, int(np.count_nonzero(busy)))
+    return Cleared(copies, ghosts, int(np.count_nonzero(busy)), size, skipped)
 
 
 def drop_damaged(state: State, command: DropDamaged) -> Done:

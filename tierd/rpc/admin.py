@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 from tierd.app.service import Service
+from tierd.app.shares import by_tenant
 from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
@@ -37,8 +38,15 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         )
 
     @answers_errors
+    async def ListNamespaces(self, request: Any, context: Any) -> Any:
+        shares = self._service.shares()
+        if request.by_tenant:
+            shares = by_tenant(shares)
+        return convert.namespaces_response(shares, request.offset, convert.count(request.page_size, "page_size"))
+
+    @answers_errors
     async def ListBlocks(self, request: Any, context: Any) -> Any:
-        page = self._service.list_blocks(convert.list_blocks(request))
+        page = self._service.list_blocks(convert.list_blocks(request, self._service.namespaces))
         return pb.ListBlocksResponse(blocks=self._records(page), next_page_token=page.next)
 
     @answers_errors
@@ -68,12 +76,11 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
 
     @answers_errors
     async def Clear(self, request: Any, context: Any) -> Any:
-        command = m.Clear(convert.block_filter(request.filter), request.dry_run, request.ghosts)
-        return convert.clear_response(self._service.clear(command))
+        return convert.clear_response(self._service.clear(convert.clear(request, self._service.namespaces)))
 
     @answers_errors
     async def Verify(self, request: Any, context: Any) -> Any:
-        where = convert.block_filter(request.filter)
+        where = convert.block_filter(request.filter, self._service.namespaces)
         if request.ids and request.HasField("filter"):
             raise InvalidInput("filter", "given together with ids: verify takes one or the other")
         # Verifying is work, not waiting: without a timeout of its own only the RPC's deadline bounds it.

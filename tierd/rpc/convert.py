@@ -6,16 +6,21 @@ behind this module checks again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from tierd.app.namespaces import LayoutFilter, Namespaces
 from tierd.app.service import TierState
+from tierd.app.shares import DOMAIN, Share
 from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
 from tierd_client.format import IDENTITY_BYTES, U8Array, U64Array
+from tierd_client.layout import TEXT_BYTES_MAX
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -26,6 +31,7 @@ TOKEN_BYTES = 16
 STEPS_MAX = 1_000_000
 PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
 PAGE_TOKEN_BYTES_MAX = 64
+OLDER_THAN_S_MAX = 1e9
 POSITION_MAX = 2**32 - 1
 RECORD_IDS_MAX = 10_000
 """Ids of one Describe or Explain: so many records fit a message."""
@@ -168,16 +174,40 @@ def put_data(message: pb.PutRequest) -> bytes:
     return bytes(message.data)
 
 
-def block_filter(where: apb.BlockFilter) -> m.BlockFilter:
+def block_filter(where: apb.BlockFilter, namespaces: Namespaces) -> m.BlockFilter:
+    """`namespaces`: where the fields of layouts become numbers."""
     if where.namespace > 65535:
         raise InvalidInput("filter.namespace", f"{where.namespace} is no number of a namespace (1 to 65535)")
     if len(where.identity_prefix) > IDENTITY_BYTES:
         problem = f"{len(where.identity_prefix)} bytes, more than {IDENTITY_BYTES}"
         raise InvalidInput("filter.identity_prefix", problem)
-    in_use = where.in_use if where.HasField("in_use") else None
+    if not 0 <= where.older_than_s <= OLDER_THAN_S_MAX:
+        raise InvalidInput("filter.older_than_s", f"{where.older_than_s} is not from 0 to {OLDER_THAN_S_MAX:.0f}")
+    layouts = layout_filter(where)
     return m.BlockFilter(
-        where.namespace, optional_tier(where.tier, "filter.tier"), bytes(where.identity_prefix), in_use
+        where.namespace, optional_tier(where.tier, "filter.tier"), bytes(where.identity_prefix),
+        _given(where, "in_use"), None if layouts == LayoutFilter() else namespaces.matching(layouts),
+        _given(where, "group"), where.older_than_s,
     )
+
+
+def layout_filter(where: apb.BlockFilter) -> LayoutFilter:
+    for field in ("model", "revision"):
+        text(getattr(where, field), f"filter.{field}", most=TEXT_BYTES_MAX)
+    if where.tenant and not re.fullmatch("[0-9a-f]{16}", where.tenant):
+        raise InvalidInput("filter.tenant", f"{where.tenant[:32]!r} is not the 16 hex digits of a listing")
+    return LayoutFilter(**{field.name: _given(where, field.name) for field in fields(LayoutFilter)})
+
+
+def _given(message: Any, field: str) -> Any:
+    """An optional field's value, None where it is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def clear(request: apb.ClearRequest, namespaces: Namespaces) -> m.Clear:
+    if request.ghosts and request.filter != apb.BlockFilter():
+        raise InvalidInput("ghosts", "given together with a filter, but records without a copy have no namespace")
+    return m.Clear(block_filter(request.filter, namespaces), request.dry_run, request.ghosts)
 
 
 def count(value: int, field: str, default: int = PAGE_DEFAULT, most: int = PAGE_MAX) -> int:
@@ -187,8 +217,8 @@ def count(value: int, field: str, default: int = PAGE_DEFAULT, most: int = PAGE_
     return value or default
 
 
-def list_blocks(request: apb.ListBlocksRequest) -> m.ListBlocks:
-    where = block_filter(request.filter)
+def list_blocks(request: apb.ListBlocksRequest, namespaces: Namespaces) -> m.ListBlocks:
+    where = block_filter(request.filter, namespaces)
     if request.sort not in (apb.BLOCK_SORT_UNSPECIFIED, apb.BLOCK_SORT_RANK):
         raise InvalidInput("sort", f"{request.sort} is not a BlockSort")
     by_rank = request.sort == apb.BLOCK_SORT_RANK
@@ -283,8 +313,37 @@ def plan_response(reply: m.Planned) -> apb.PlanResponse:
     )
 
 
+def namespaces_response(shares: Sequence[Share], offset: int, limit: int) -> apb.ListNamespacesResponse:
+    """One page of them."""
+    page, end = shares[offset : offset + limit], offset + limit
+    return apb.ListNamespacesResponse(
+        namespaces=map(_namespace_record, page), next_offset=end if end < len(shares) else 0
+    )
+
+
+def _namespace_record(share: Share) -> apb.NamespaceRecord:
+    record = apb.NamespaceRecord(tenant=share.tenant, domain=DOMAIN)
+    for tier, one in share.tiers.items():
+        record.tiers.add(
+            tier=tier_name(tier), blocks=one.blocks, used_bytes=one.used_bytes, reserved_bytes=one.reserved_bytes
+        )
+    if share.namespace is not None:
+        layout = share.namespace.layout
+        record.namespace, record.fingerprint = share.namespace.number, layout.fingerprint
+        record.names.extend(share.namespace.names)
+        record.block_bytes.extend(share.namespace.block_bytes())
+        for field in ("model", "revision", "weights_epoch", "engine", "dtype", "adapter", "tp_rank", "tp_size"):
+            setattr(record, field, getattr(layout, field))
+    return record
+
+
 def clear_response(reply: m.Cleared) -> apb.ClearResponse:
+    tiers = [
+        apb.TierCleared(tier=tier_name(tier), blocks=blocks, bytes=reply.slot_bytes[tier])
+        for tier, blocks in reply.copies.items()
+    ]
     return apb.ClearResponse(
+        tiers=tiers, in_use_ids=reply.skipped,
         hbm_blocks=reply.copies.get(m.Tier.HBM, 0), host_blocks=reply.copies.get(m.Tier.HOST, 0),
         spill_blocks=reply.copies.get(m.Tier.SPILL, 0), ghosts=reply.ghosts, in_use_blocks=reply.in_use,
     )

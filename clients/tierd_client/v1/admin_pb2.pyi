@@ -94,16 +94,94 @@ class OccupancyResponse(_message.Message):
     def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ...) -> None: ...
 
 class BlockFilter(_message.Message):
-    __slots__ = ("namespace", "tier", "identity_prefix", "in_use")
+    __slots__ = ("namespace", "tier", "identity_prefix", "in_use", "model", "revision", "weights_epoch", "weights_epoch_below", "tenant", "group", "older_than_s")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_PREFIX_FIELD_NUMBER: _ClassVar[int]
     IN_USE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_EPOCH_BELOW_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OLDER_THAN_S_FIELD_NUMBER: _ClassVar[int]
     namespace: int
     tier: _blocks_pb2.Tier
     identity_prefix: bytes
     in_use: bool
-    def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: _Optional[bool] = ...) -> None: ...
+    model: str
+    revision: str
+    weights_epoch: int
+    weights_epoch_below: int
+    tenant: str
+    group: int
+    older_than_s: float
+    def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: _Optional[bool] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., weights_epoch: _Optional[int] = ..., weights_epoch_below: _Optional[int] = ..., tenant: _Optional[str] = ..., group: _Optional[int] = ..., older_than_s: _Optional[float] = ...) -> None: ...
+
+class ListNamespacesRequest(_message.Message):
+    __slots__ = ("page_size", "offset", "by_tenant")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BY_TENANT_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    offset: int
+    by_tenant: bool
+    def __init__(self, page_size: _Optional[int] = ..., offset: _Optional[int] = ..., by_tenant: _Optional[bool] = ...) -> None: ...
+
+class ListNamespacesResponse(_message.Message):
+    __slots__ = ("namespaces", "next_offset")
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceRecord]
+    next_offset: int
+    def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceRecord, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class TierShare(_message.Message):
+    __slots__ = ("tier", "blocks", "used_bytes", "reserved_bytes")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    tier: _blocks_pb2.Tier
+    blocks: int
+    used_bytes: int
+    reserved_bytes: int
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., blocks: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ...) -> None: ...
+
+class NamespaceRecord(_message.Message):
+    __slots__ = ("namespace", "names", "fingerprint", "model", "revision", "weights_epoch", "engine", "dtype", "adapter", "tenant", "domain", "tp_rank", "tp_size", "block_bytes", "tiers")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    TP_RANK_FIELD_NUMBER: _ClassVar[int]
+    TP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    namespace: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    fingerprint: bytes
+    model: str
+    revision: str
+    weights_epoch: int
+    engine: str
+    dtype: str
+    adapter: str
+    tenant: str
+    domain: str
+    tp_rank: int
+    tp_size: int
+    block_bytes: _containers.RepeatedScalarFieldContainer[int]
+    tiers: _containers.RepeatedCompositeFieldContainer[TierShare]
+    def __init__(self, namespace: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., fingerprint: _Optional[bytes] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., weights_epoch: _Optional[int] = ..., engine: _Optional[str] = ..., dtype: _Optional[str] = ..., adapter: _Optional[str] = ..., tenant: _Optional[str] = ..., domain: _Optional[str] = ..., tp_rank: _Optional[int] = ..., tp_size: _Optional[int] = ..., block_bytes: _Optional[_Iterable[int]] = ..., tiers: _Optional[_Iterable[_Union[TierShare, _Mapping]]] = ...) -> None: ...
 
 class ListBlocksRequest(_message.Message):
     __slots__ = ("filter", "page_size", "page_token", "sort")
@@ -289,19 +367,33 @@ class ClearRequest(_message.Message):
     ghosts: bool
     def __init__(self, filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ..., ghosts: _Optional[bool] = ...) -> None: ...
 
+class TierCleared(_message.Message):
+    __slots__ = ("tier", "blocks", "bytes")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    tier: _blocks_pb2.Tier
+    blocks: int
+    bytes: int
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class ClearResponse(_message.Message):
-    __slots__ = ("hbm_blocks", "host_blocks", "spill_blocks", "ghosts", "in_use_blocks")
+    __slots__ = ("hbm_blocks", "host_blocks", "spill_blocks", "ghosts", "in_use_blocks", "tiers", "in_use_ids")
     HBM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SPILL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GHOSTS_FIELD_NUMBER: _ClassVar[int]
     IN_USE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_IDS_FIELD_NUMBER: _ClassVar[int]
     hbm_blocks: int
     host_blocks: int
     spill_blocks: int
     ghosts: int
     in_use_blocks: int
-    def __init__(self, hbm_blocks: _Optional[int] = ..., host_blocks: _Optional[int] = ..., spill_blocks: _Optional[int] = ..., ghosts: _Optional[int] = ..., in_use_blocks: _Optional[int] = ...) -> None: ...
+    tiers: _containers.RepeatedCompositeFieldContainer[TierCleared]
+    in_use_ids: bytes
+    def __init__(self, hbm_blocks: _Optional[int] = ..., host_blocks: _Optional[int] = ..., spill_blocks: _Optional[int] = ..., ghosts: _Optional[int] = ..., in_use_blocks: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierCleared, _Mapping]]] = ..., in_use_ids: _Optional[bytes] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("ids", "filter", "repair", "timeout_ms")

@@ -39,6 +39,11 @@ class AdminStub:
                 request_serializer=tierd_dot_v1_dot_admin__pb2.OccupancyRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_admin__pb2.OccupancyResponse.FromString,
                 _registered_method=True)
+        self.ListNamespaces = channel.unary_unary(
+                '/tierd.v1.Admin/ListNamespaces',
+                request_serializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesResponse.FromString,
+                _registered_method=True)
         self.ListBlocks = channel.unary_unary(
                 '/tierd.v1.Admin/ListBlocks',
                 request_serializer=tierd_dot_v1_dot_admin__pb2.ListBlocksRequest.SerializeToString,
@@ -91,6 +96,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListNamespaces(self, request, context):
+        """Bytes and blocks per namespace, or per tenant, at one instant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListBlocks(self, request, context):
         """Blocks, paged, by filter.
         """
@@ -134,7 +146,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Clear(self, request, context):
-        """Removes blocks by filter, the daemon's own only; says how many per tier and what was in use.
+        """Removes blocks by filter, the daemon's own only; says what went per tier and what was skipped, being in use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,6 +166,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Occupancy,
                     request_deserializer=tierd_dot_v1_dot_admin__pb2.OccupancyRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_admin__pb2.OccupancyResponse.SerializeToString,
+            ),
+            'ListNamespaces': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNamespaces,
+                    request_deserializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesResponse.SerializeToString,
             ),
             'ListBlocks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBlocks,
@@ -223,6 +240,33 @@ class Admin:
             '/tierd.v1.Admin/Occupancy',
             tierd_dot_v1_dot_admin__pb2.OccupancyRequest.SerializeToString,
             tierd_dot_v1_dot_admin__pb2.OccupancyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNamespaces(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Admin/ListNamespaces',
+            tierd_dot_v1_dot_admin__pb2.ListNamespacesRequest.SerializeToString,
+            tierd_dot_v1_dot_admin__pb2.ListNamespacesResponse.FromString,
             options,
             channel_credentials,
             insecure,
