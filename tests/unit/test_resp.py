@@ -12,9 +12,12 @@ import pytest
 
 from tierd.adapters.resp import (
     LINE_BYTES_MAX,
+    REPLY_DEPTH_MAX,
+    REPLY_ITEMS_MAX,
     SMALL_REPLY_BYTES_MAX,
     Deadline,
     ProtocolError,
+    Reply,
     ReplyError,
     Wire,
     command,
@@ -71,9 +74,12 @@ def read_value(wire: Wire, size: int, deadline: Deadline, head: int = 4) -> byte
         (b"$5\r\na\r\nbc\r\n", b"a\r\nbc"),
         (b"$-1\r\n", None),
         (b"_\r\n", None),
+        (b"*0\r\n", []),
+        (b"*-1\r\n", None),
+        (b"*3\r\n:1\r\n*2\r\n$1\r\na\r\n$-1\r\n+b\r\n", [1, [b"a", None], b"b"]),
     ],
 )
-def test_replies(ends: Ends, line: bytes, reply: bytes | int | None) -> None:
+def test_replies(ends: Ends, line: bytes, reply: Reply) -> None:
     """Each kind of small reply is read as what it is, also when it comes byte by byte, and settles the wire."""
     wire, far = ends
     for send in (socket.socket.sendall, one_by_one):
@@ -99,7 +105,8 @@ def test_error_reply(ends: Ends, read: Callable[[Wire, Deadline], object]) -> No
 
 
 NOT_REPLIES = [
-    b"hello\r\n", b"\r\n", b"$abc\r\n", b"$-2\r\n", b":x\r\n", b"*1\r\n+OK\r\n", b"$2\r\nabcd", b"x" * 9000
+    b"hello\r\n", b"\r\n", b"$abc\r\n", b"$-2\r\n", b":x\r\n", b"*x\r\n", b"*2\r\n+OK\r\n-ERR\r\n", b"$2\r\nabcd",
+    b"x" * 9000, b"*%d\r\n" % (REPLY_ITEMS_MAX + 1), b"*1\r\n" * (REPLY_DEPTH_MAX + 1) + b":1\r\n",
 ]
 
 
@@ -140,11 +147,39 @@ def test_value_byte_by_byte(ends: Ends, size: int) -> None:
     wire, far = ends
     value = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     pieces = b"$%d\r\n%b\r\n+next\r\n" % (size, value)
+    wire.send([command(b"X"), command(b"Y")], Deadline(5.0), commands=2)
     thread = in_background(lambda: one_by_one(far, pieces) if size < 1000 else far.sendall(pieces))
     assert read_value(wire, size, Deadline(10.0)) == value
-    assert wire.settled
     assert wire.reply(Deadline(5.0)) == b"next"
+    assert wire.settled
     thread.join()
+
+
+def test_several_commands_at_once(ends: Ends) -> None:
+    """A wire is settled only when as many replies have come as commands went out, errors among them."""
+    wire, far = ends
+    wire.send([command(b"X") * 3], Deadline(5.0), commands=3)
+    far.sendall(b"+one\r\n-ERR two\r\n")
+    assert wire.reply(Deadline(5.0)) == b"one"
+    assert not wire.settled
+    with pytest.raises(ReplyError, match="two"):
+        wire.reply(Deadline(5.0))
+    assert not wire.settled and not wire.idle_and_open()
+    far.sendall(b"*1\r\n:3\r\n")
+    assert wire.reply(Deadline(5.0)) == [3]
+    assert wire.settled
+    far.recv(1000)
+    assert wire.idle_and_open()
+
+
+def test_half_an_array(ends: Ends) -> None:
+    """A wire whose reply ended between two items of an array owes the rest."""
+    wire, far = ends
+    wire.send([command(b"X")], Deadline(5.0))
+    far.sendall(b"*2\r\n$1\r\na\r\n")
+    with pytest.raises(TimeoutError):
+        wire.reply(Deadline(0.05))
+    assert not wire.settled
 
 
 @pytest.mark.parametrize(

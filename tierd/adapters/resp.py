@@ -13,14 +13,21 @@ import ssl
 import struct
 import time
 from collections.abc import Sequence
+from typing import TypeAlias
 
 CRLF = b"\r\n"
 LINE_BYTES_MAX = 4096
 """Longest line of a reply: a status, an error, a length."""
 SMALL_REPLY_BYTES_MAX = 1 << 20
-"""Longest value that `reply` takes; blocks are read by `value_into`."""
+"""Longest value that `reply` takes; blocks are read by `value_length`, `fill` and `fill_last`."""
+REPLY_ITEMS_MAX = 1 << 18
+"""Most items of one reply, at all depths: a cluster whose every slot is a range of its own lists fewer."""
+REPLY_DEPTH_MAX = 8
 _READ_BYTES = 4096
 _NIL = b"_"
+
+Reply: TypeAlias = "bytes | int | list[Reply] | None"
+"""Status or value, number, array, nil."""
 _LAST_WORDS_S = 0.01
 _SEND_WAIT_S = 0.004
 _SEND_PIECE_BYTES = 512 << 10
@@ -123,24 +130,29 @@ class TlsChannel:
 
 
 class Wire:
-    """One connection, one command at a time.
+    """One connection: commands go out, alone or several at once, and as many replies come back in their order.
 
-    `settled` is False from the first byte of a command to the last byte of its reply. A wire that is not
+    `settled` is False from the first byte of a command to the last byte of the last reply. A wire that is not
     settled must be closed: its next reply would belong to somebody else's command.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._channel = TlsChannel(sock) if isinstance(sock, ssl.SSLSocket) else PlainChannel(sock)
         self._pending = bytearray()
-        self.settled = True
+        self._owed = 0
+        self._items_left = 0
+
+    @property
+    def settled(self) -> bool:
+        return not self._owed
 
     def idle_and_open(self) -> bool:
         """Whether the peer has neither closed the connection nor sent anything unasked."""
         return self.settled and not self._pending and self._channel.quiet()
 
-    def send(self, buffers: Sequence[bytes | memoryview], deadline: Deadline) -> None:
-        """Sends one command without joining its buffers."""
-        self.settled = False
+    def send(self, buffers: Sequence[bytes | memoryview], deadline: Deadline, commands: int = 1) -> None:
+        """Sends one command, or so many, without joining the buffers."""
+        self._owed += commands
         rest = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         try:
             while rest:
@@ -149,13 +161,12 @@ class Wire:
             self._raise_last_words(error)
             raise
 
-    def reply(self, deadline: Deadline) -> bytes | int | None:
-        """A whole small reply: status or value as bytes, a number, None for nil. ReplyError for an error."""
+    def reply(self, deadline: Deadline) -> Reply:
+        """The next reply as a whole, with at most SMALL_REPLY_BYTES_MAX a value. ReplyError for an error."""
+        self._items_left = REPLY_ITEMS_MAX
         kind, rest = self._head(deadline, _READ_BYTES)
-        if kind == b"$":
-            return self._small_value(_number(rest), deadline)
-        reply = _number(rest) if kind == b":" else rest if kind == b"+" else None
-        self.settled = True
+        reply = self._rest(kind, rest, deadline, REPLY_DEPTH_MAX)
+        self._owed -= 1
         return reply
 
     def replies(self, count: int, deadline: Deadline) -> list[bytes | int | ReplyError | None]:
@@ -180,7 +191,7 @@ class Wire:
             return _number(rest)
         if kind != _NIL:
             raise ProtocolError(f"{kind + rest[:64]!r} where a value was expected")
-        self.settled = True
+        self._owed -= 1
         return None
 
     def fill(self, out: memoryview, deadline: Deadline) -> None:
@@ -188,12 +199,15 @@ class Wire:
         self._receive_all([out], deadline)
 
     def fill_last(self, out: memoryview, deadline: Deadline) -> None:
-        """Receives the last len(out) bytes of a value and its end; the wire is settled then."""
+        """Receives the last len(out) bytes of a value and its end, and with it that of the reply."""
+        self._fill_to_end(out, deadline)
+        self._owed -= 1
+
+    def _fill_to_end(self, out: memoryview, deadline: Deadline) -> None:
         end = bytearray(2)
         self._receive_all([out, memoryview(end)], deadline)
         if end != CRLF:
             raise ProtocolError(f"{bytes(end)!r} where a value should end")
-        self.settled = True
 
     def _receive_all(self, views: list[memoryview], deadline: Deadline) -> None:
         got = sum(self._from_pending(view) for view in views)
@@ -210,17 +224,27 @@ class Wire:
         return count
 
     def _head(self, deadline: Deadline, read_ahead: int) -> tuple[bytes, bytes]:
-        """Kind and rest of a reply's first line. An error is raised, and leaves the wire settled."""
+        """Kind and rest of a reply's first line. An error is a whole reply, and raised."""
         line = self._line(deadline, read_ahead)
-        kind, rest = line[:1], line[1:]
-        if kind == b"-":
-            self.settled = True
-            raise ReplyError(rest)
-        if line == b"$-1":
-            return _NIL, b""
-        if kind not in (b"+", b":", b"$", _NIL):
-            raise ProtocolError(f"{line[:64]!r} is not a reply")
-        return kind, rest
+        if line.startswith(b"-"):
+            self._owed -= 1
+            raise ReplyError(line[1:])
+        return _kind(line)
+
+    def _rest(self, kind: bytes, rest: bytes, deadline: Deadline, depth: int) -> Reply:
+        """What follows the first line of a reply, or of an item of an array."""
+        if kind == b"$":
+            return self._small_value(_number(rest), deadline)
+        if kind == b"*":
+            return self._array(_number(rest), deadline, depth - 1)
+        return _number(rest) if kind == b":" else rest if kind == b"+" else None
+
+    def _array(self, count: int, deadline: Deadline, depth: int) -> list[Reply]:
+        self._items_left -= count
+        if self._items_left < 0 or depth < 0:
+            raise ProtocolError(f"a reply of more than {REPLY_ITEMS_MAX} items, or more than {REPLY_DEPTH_MAX} deep")
+        lines = (_kind(self._line(deadline, _READ_BYTES)) for _ in range(count))
+        return [self._rest(kind, rest, deadline, depth) for kind, rest in lines]
 
     def _line(self, deadline: Deadline, read_ahead: int) -> bytes:
         while (end := self._pending.find(CRLF)) < 0:
@@ -239,7 +263,7 @@ class Wire:
         if length > SMALL_REPLY_BYTES_MAX:
             raise ProtocolError(f"a value of {length} bytes, more than {SMALL_REPLY_BYTES_MAX}")
         value = bytearray(length)
-        self.fill_last(memoryview(value), deadline)
+        self._fill_to_end(memoryview(value), deadline)
         return bytes(value)
 
     def _raise_last_words(self, error: OSError) -> None:
@@ -276,6 +300,16 @@ def _after(views: list[memoryview], done: int) -> list[memoryview]:
             return [view[done:], *views[index + 1 :]]
         done -= view.nbytes
     return []
+
+
+def _kind(line: bytes) -> tuple[bytes, bytes]:
+    """Kind and rest of the first line of a reply that is no error."""
+    kind, rest = line[:1], line[1:]
+    if line in (b"$-1", b"*-1"):
+        return _NIL, b""
+    if kind not in (b"+", b":", b"$", b"*", _NIL):
+        raise ProtocolError(f"{line[:64]!r} is not a reply")
+    return kind, rest
 
 
 def _number(text: bytes) -> int:
