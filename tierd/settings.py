@@ -33,6 +33,7 @@ _UNITS = {
     "": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB, "t": 1 << 40, "tib": 1 << 40,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }
+_SPILL_URL = re.compile(r"(unix|rediss?(\+sentinel|\+cluster)?)://\S+")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -124,7 +125,8 @@ class Settings(BaseModel):
     )
     spill: SecretStr = Field(
         SecretStr("embedded"),
-        description='Spill tier: a redis://, rediss:// or unix:// URL (production), "embedded" (default: a Valkey '
+        description='Spill tier: a URL of Redis or Valkey (production): redis://, rediss://, unix://, '
+        'redis[s]+sentinel://, redis[s]+cluster://, as docs/operations.md has them; "embedded" (default: a Valkey '
         'child that keeps nothing), "memory", or "none".',
     )
     spill_bytes_max: Size = Field(
@@ -145,6 +147,12 @@ class Settings(BaseModel):
         2000, ge=10, le=600_000,
         description="Deadline of one spill operation, ms. Default 2000: a 64 MiB block over 1 Gbit/s takes 540.",
     )
+    spill_connect_timeout_ms: int = Field(
+        1000, ge=10, le=60_000,
+        description="Deadline of one connection to the spill store, look-up of its name, TLS and login included, "
+        "ms; within spill_timeout_ms. Default 1000: a lost SYN is sent again after a second, and that is a sick "
+        "network.",
+    )
     spill_probe_ms: int = Field(
         500, ge=50, le=60_000,
         description="How often the spill store is asked whether it is there, ms. Default 500: an end or a return "
@@ -152,7 +160,8 @@ class Settings(BaseModel):
     )
     spill_connections: int = Field(
         4, ge=1, le=64,
-        description="Connections to the spill store. Default 4: measured, more gain nothing on one machine.",
+        description="Most connections to each server of the spill store; calls that find none wait. Default 4: "
+        "measured, more gain nothing on one machine.",
     )
     spill_grace_s: float = Field(
         60.0, ge=0, le=86_400,
@@ -243,8 +252,9 @@ class Settings(BaseModel):
     @classmethod
     def _known_spill(cls, value: SecretStr) -> SecretStr:
         text = value.get_secret_value()
-        if text not in ("embedded", "memory", "none") and not re.match(r"(rediss?|unix)://\S+$", text):
-            raise ValueError('not "embedded", "memory", "none" or a redis://, rediss:// or unix:// URL')
+        if text not in ("embedded", "memory", "none") and not _SPILL_URL.fullmatch(text):
+            raise ValueError('not "embedded", "memory", "none" or a URL such as redis://, rediss://, unix://, '
+                             'redis+sentinel:// or redis+cluster://')
         return value
 
     @field_validator("listen")

@@ -155,7 +155,7 @@ def _spill_store(settings: Settings, state: StateDirectory, held: ExitStack) -> 
     store = RedisSpillStore(
         _embedded(settings, state, held) if kind == "embedded" else kind,
         instance=state.instance, marker=state.secret("marker"), prefix=settings.spill_prefix,
-        pool_size=settings.spill_connections, connect_timeout_s=settings.spill_timeout_ms / 1000,
+        pool_size=settings.spill_connections, connect_timeout_s=settings.spill_connect_timeout_ms / 1000,
         shared=settings.spill_shared, epoch=state.count("marker-epoch"), save_epoch=partial(_keep_epoch, state),
     )
     held.callback(store.close)

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tierd.adapters.redis_pool import RedisAddress, RedisPool
+from tierd.adapters.redis_pool import RedisPool
+from tierd.adapters.redis_url import RedisAddress, parse_redis_url
 from tierd.adapters.resp import Deadline, Wire, command
 from tierd.testing.valkey import ExternalValkey
+
+
+def address_of(url: str) -> RedisAddress:
+    return parse_redis_url(url).server
 
 
 @pytest.mark.parametrize(
@@ -25,13 +30,13 @@ from tierd.testing.valkey import ExternalValkey
 )
 def test_addresses(url: str, shown: str) -> None:
     """An address shows where it leads and neither user nor password."""
-    assert str(RedisAddress(url)) == shown
+    assert str(parse_redis_url(url)) == shown
 
 
 def test_what_redis_py_gives(tmp_path: Path) -> None:
     """A connection of redis-py has, after its handshake, a socket on which nothing is left to read."""
     with ExternalValkey(tmp_path) as server:
-        connection = RedisAddress(server.tcp_url + "/1").connection(5.0)
+        connection = address_of(server.tcp_url + "/1").connection(5.0)
         connection.connect()
         assert connection._get_socket() is connection._sock
         assert not connection.can_read(0)
@@ -44,7 +49,7 @@ def test_what_redis_py_gives(tmp_path: Path) -> None:
 def test_connections_are_kept(tmp_path: Path) -> None:
     """Calls one after another use one connection, at most `size` ever exist, and `close` ends them."""
     with ExternalValkey(tmp_path) as server:
-        pool = RedisPool(RedisAddress(server.unix_url), 2, 2.0)
+        pool = RedisPool(address_of(server.unix_url), 2, 2.0)
         for _ in range(10):
             with pool.borrow(Deadline(5.0)) as wire:
                 _client_id(wire)
@@ -57,7 +62,7 @@ def test_connections_are_kept(tmp_path: Path) -> None:
 def test_connection_that_owes_a_reply_is_closed(tmp_path: Path) -> None:
     """A wire that comes back in the middle of a reply is closed there and then."""
     with ExternalValkey(tmp_path) as server:
-        pool = RedisPool(RedisAddress(server.unix_url), 2, 2.0)
+        pool = RedisPool(address_of(server.unix_url), 2, 2.0)
         with pool.borrow(Deadline(5.0)) as wire:
             wire.send([command(b"PING")], Deadline(5.0))
         assert _clients(server) == 0
@@ -67,7 +72,7 @@ def test_connection_that_owes_a_reply_is_closed(tmp_path: Path) -> None:
 def test_dropped_while_lent(tmp_path: Path) -> None:
     """After `drop_all` no connection of before is lent, also not the one that was lent meanwhile."""
     with ExternalValkey(tmp_path) as server:
-        pool = RedisPool(RedisAddress(server.unix_url), 2, 2.0)
+        pool = RedisPool(address_of(server.unix_url), 2, 2.0)
         with pool.borrow(Deadline(5.0)) as wire:
             before = _client_id(wire)
             pool.drop_all()

@@ -10,8 +10,8 @@ import pytest
 import redis.exceptions
 from redis._parsers.base import BaseParser
 
+from tierd.adapters.redis_faults import FAULTS, fault_of
 from tierd.adapters.resp import ProtocolError, ReplyError
-from tierd.adapters.spill_redis import FAULTS, fault_of
 from tierd.core.errors import BlockDamaged, SpillDown, SpillFull
 
 NEVER_RAISED = {
@@ -76,7 +76,7 @@ def test_meaning(error: Exception, meaning: type[Exception]) -> None:
 def test_role_changes_drop_the_pool(code: str) -> None:
     """A server that is no primary any more loses all its connections, however we learn of it."""
     kind = BaseParser.EXCEPTION_CLASSES[code]
-    assert fault_of(ReplyError(code.encode() + b" x")).drop_pool
+    assert fault_of(ReplyError(code.encode() + b" x")).new_role
     assert isinstance(kind, type)
-    assert fault_of(kind("x")).drop_pool
-    assert sum(fault.drop_pool for fault in FAULTS.values()) == 4
+    assert fault_of(kind("x")).new_role
+    assert sum(fault.new_role for fault in FAULTS.values()) == 4

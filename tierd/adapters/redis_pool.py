@@ -1,4 +1,4 @@
-"""A bounded pool of connections to one Redis or Valkey server, each lent for one command at a time.
+"""A bounded pool of connections to one Redis or Valkey server, each lent to one call at a time.
 
 redis-py makes the connections: it knows addresses, TLS, AUTH and SELECT. From then on the bytes are moved by
 tierd.adapters.resp over the connection's socket.
@@ -11,52 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
-from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
-
+from tierd.adapters.redis_url import RedisAddress
 from tierd.adapters.resp import Deadline, Wire
-from tierd.core.errors import InvalidInput, SpillDown
-
-URL_OPTIONS = frozenset((
-    "client_name", "db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname",
-    "ssl_ciphers", "ssl_keyfile", "ssl_min_version",
-))
-"""What may follow the `?` of a URL; redis-py's documentation says what each means."""
-
-
-class RedisAddress:
-    """A server as its URL names it: `redis://`, `rediss://` or `unix://`, with user, password and database.
-
-    Shows itself without user and password; an error about a URL does not quote it for the same reason.
-    """
-
-    def __init__(self, url: str) -> None:
-        """Raises InvalidInput (`spill_url`)."""
-        _check_url(url)
-        try:
-            settings: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-            self._class = settings.pop("connection_class", Connection)
-            self._settings = settings
-            self.connection(1.0)
-        except (ValueError, TypeError):
-            raise InvalidInput("spill_url", "an option or the port has a value that redis-py cannot use") from None
-        scheme = {Connection: "redis", SSLConnection: "rediss", UnixDomainSocketConnection: "unix"}[self._class]
-        host = settings.get("host", "localhost")
-        host = f"[{host}]" if ":" in host else host
-        place = settings.get("path") or f"{host}:{settings.get('port', 6379)}"
-        self._shown = f"{scheme}://{place} db {settings.get('db', 0)}"
-
-    def __str__(self) -> str:
-        return self._shown
-
-    def connection(self, timeout_s: float) -> Any:
-        """A new redis-py connection, not yet connected."""
-        # RESP2 works from Redis 5 on and brings no unasked messages; SETINFO would be two round trips.
-        fixed = {"protocol": 2, "driver_info": None, "decode_responses": False}
-        return self._class(
-            **(self._settings | fixed), socket_timeout=timeout_s, socket_connect_timeout=timeout_s,
-        )
+from tierd.core.errors import SpillDown
 
 
 class RedisPool:
@@ -193,19 +151,3 @@ class _Attempt:
             self._connection.disconnect()
             self._when_abandoned()
 
-
-def _check_url(url: str) -> None:
-    """Refuses what redis-py would silently read as something else, such as `redis://:p/w@host`."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise InvalidInput("spill_url", "must begin with redis://, rediss:// or unix://")
-    if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
-        raise InvalidInput("spill_url", "percent-encode / ? # @ in user, password and path")
-    if parts.scheme == "unix":
-        if parts.hostname or not parts.path.startswith("/"):
-            raise InvalidInput("spill_url", "a socket is written unix:///path or unix://user:password@/path")
-    elif parts.path.strip("/") and not parts.path[1:].isdecimal():
-        raise InvalidInput("spill_url", "the path of a redis:// URL is the number of the database")
-    unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - URL_OPTIONS
-    if unknown:
-        raise InvalidInput("spill_url", f"options are {', '.join(sorted(URL_OPTIONS))}")

@@ -169,17 +169,6 @@ class Wire:
         self._owed -= 1
         return reply
 
-    def replies(self, count: int, deadline: Deadline) -> list[bytes | int | ReplyError | None]:
-        """Whole small replies to commands that were sent at once; what the server refused is among them."""
-        found: list[bytes | int | ReplyError | None] = []
-        for left in reversed(range(count)):
-            try:
-                found.append(self.reply(deadline))
-            except ReplyError as error:
-                found.append(error)
-            self.settled = left == 0
-        return found
-
     def value_length(self, deadline: Deadline, read_ahead: int) -> int | None:
         """Bytes of the value that comes next, None for nil. ReplyError for an error.
 
@@ -242,7 +231,7 @@ class Wire:
     def _array(self, count: int, deadline: Deadline, depth: int) -> list[Reply]:
         self._items_left -= count
         if self._items_left < 0 or depth < 0:
-            raise ProtocolError(f"a reply of more than {REPLY_ITEMS_MAX} items, or more than {REPLY_DEPTH_MAX} deep")
+            raise ProtocolError(f"a reply of over {REPLY_ITEMS_MAX} items, or over {REPLY_DEPTH_MAX} deep")
         lines = (_kind(self._line(deadline, _READ_BYTES)) for _ in range(count))
         return [self._rest(kind, rest, deadline, depth) for kind, rest in lines]
 

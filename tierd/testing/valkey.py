@@ -12,9 +12,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tierd.adapters.resp import Deadline, Wire, command
+from tierd.adapters.resp import Deadline, Reply, Wire, command
 from tierd.adapters.spill_embedded import server_binary
 from tierd.core.errors import Unavailable
 
@@ -40,7 +41,7 @@ class ExternalValkey:
 
     def __init__(self, directory: Path, **options: str) -> None:
         self._directory = directory
-        self._options = options
+        self.options = options
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.socket_path = directory / "server.sock"
@@ -57,29 +58,27 @@ class ExternalValkey:
     def unix_url(self) -> str:
         return f"unix://{self.socket_path}"
 
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Returns when it answers. Call it on the main thread."""
         if self._port == 0:
-            self._port = _free_port()
+            self._port = free_port()
         options = {
             "port": str(self._port), "bind": "127.0.0.1", "unixsocket": str(self.socket_path), "save": "",
             "appendonly": "no", "dir": str(self._directory), "logfile": str(self._directory / "server.log"),
             "maxmemory-policy": "noeviction", "enable-debug-command": "yes",
-        } | {name.replace("_", "-"): value for name, value in self._options.items()}
+        } | {name.replace("_", "-"): value for name, value in self.options.items()}
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), str(server_binary()), *words],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )
+        self._process = _launch(*words)
         self._await_start(Deadline(START_TIMEOUT_S))
 
     def stop(self) -> None:
         """Kills it. Idempotent."""
         process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
+        _end(process)
 
     def freeze(self) -> None:
         """From now on it holds its connections open and answers nothing."""
@@ -88,9 +87,9 @@ class ExternalValkey:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def run(self, *words: bytes, timeout_s: float = 5.0) -> bytes | int | None:
+    def run(self, *words: bytes, timeout_s: float = 5.0) -> Reply:
         """Runs one command on a connection of its own. ReplyError when the server refuses it."""
-        return run_command(self.socket_path, *words, password=self._options.get("requirepass"), timeout_s=timeout_s)
+        return run_command(self.socket_path, *words, password=self.options.get("requirepass"), timeout_s=timeout_s)
 
     def __enter__(self) -> ExternalValkey:
         self.start()
@@ -115,23 +114,91 @@ class ExternalValkey:
             time.sleep(min(_POLL_S, deadline.left_s()))
 
 
+class SentinelProcess:
+    """A sentinel on a port of 127.0.0.1: `watch` names the primary of `master`, two sentinels decide together that
+    it is lost when it was silent for `down_after_ms`."""
+
+    def __init__(self, directory: Path, master: str, down_after_ms: int) -> None:
+        self._directory = directory
+        self._master = master
+        self._down_after_ms = down_after_ms
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+
+    def watch(self, port: int) -> None:
+        """Before `start`."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self._directory}\nlogfile {self._directory}/sentinel.log\n"
+            f"sentinel monitor {self._master} 127.0.0.1 {port} 2\n"
+            f"sentinel down-after-milliseconds {self._master} {self._down_after_ms}\n"
+            f"sentinel failover-timeout {self._master} 3000\n"
+        )
+
+    def start(self) -> None:
+        self._process = _launch(str(self._config), "--sentinel")
+
+    def stop(self) -> None:
+        """Kills it. Idempotent."""
+        process, self._process = self._process, None
+        _end(process)
+
+    def knows(self, *, replicas: int, sentinels: int) -> bool:
+        """Whether it knows so many replicas and other sentinels. OSError when it does not answer."""
+        with socket.create_connection(("127.0.0.1", self.port), STOP_TIMEOUT_S) as sock:
+            found = _ask(sock, (b"SENTINEL", b"MASTER", self._master.encode()), Deadline(STOP_TIMEOUT_S))
+        assert isinstance(found, list)
+        about = dict(zip(found[::2], found[1::2], strict=True))
+        return (about[b"num-slaves"], about[b"num-other-sentinels"]) == (b"%d" % replicas, b"%d" % sentinels)
+
+    def __enter__(self) -> SentinelProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def _config(self) -> Path:
+        return self._directory / "sentinel.conf"
+
+
+def _launch(*words: str) -> subprocess.Popen[bytes]:
+    """The server as a process that dies with this one."""
+    return subprocess.Popen(
+        [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), str(server_binary()), *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    )
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait(STOP_TIMEOUT_S)
+
+
 def run_command(
     socket_path: Path, *words: bytes, password: str | None = None, timeout_s: float = 5.0
-) -> bytes | int | None:
+) -> Reply:
     """Runs one command on the server of a Unix socket. ReplyError when the server refuses it."""
     deadline = Deadline(timeout_s)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
         sock.connect(str(socket_path))
-        wire = Wire(sock)
         if password is not None:
-            wire.send([command(b"AUTH", password.encode())], deadline)
-            wire.reply(deadline)
-        wire.send([command(*words)], deadline)
-        return wire.reply(deadline)
+            _ask(sock, (b"AUTH", password.encode()), deadline)
+        return _ask(sock, words, deadline)
 
 
-def _free_port() -> int:
+def _ask(sock: socket.socket, words: Sequence[bytes], deadline: Deadline) -> Reply:
+    wire = Wire(sock)
+    wire.send([command(*words)], deadline)
+    return wire.reply(deadline)
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

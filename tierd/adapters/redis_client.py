@@ -1,0 +1,183 @@
+"""Commands to one Redis or Valkey server, or to several, each sent where its key lives.
+
+A command has one key. What the servers fail at is raised as a SpillError that names the server. A command that
+was sent to the wrong server is sent again to the right one, within its deadline, so it must bear repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TypeAlias, TypeVar
+
+from tierd.adapters.redis_faults import FAILURES, fault_of, in_our_words, spill_error
+from tierd.adapters.redis_pool import RedisPool
+from tierd.adapters.redis_route import Place, route_of
+from tierd.adapters.redis_url import RedisAddress, parse_redis_url
+from tierd.adapters.resp import Deadline, Reply, ReplyError, Wire, command
+from tierd.core.errors import SpillDown
+
+PIPELINE_MAX = 1024
+"""Most commands that are sent before their replies are read."""
+TURNS_MAX = 5
+"""Most servers that one command is sent to, one after the other."""
+
+T = TypeVar("T")
+Words = Sequence[bytes]
+Answer: TypeAlias = "Reply | ReplyError"
+
+
+class RedisClient:
+    """`url`: see redis_url.py. pool_size: most connections to each server; calls that find none wait.
+    connect_timeout_s: for one connection with its handshake."""
+
+    def __init__(self, url: str, pool_size: int, connect_timeout_s: float) -> None:
+        """Connects to nothing yet. Raises InvalidInput."""
+        self._url = parse_redis_url(url)
+        self._route = route_of(self._url, pool_size, connect_timeout_s)
+
+    def __str__(self) -> str:
+        return str(self._url)
+
+    def exchange(self, key: bytes, talk: Callable[[Wire], T], deadline: Deadline) -> T:
+        """Lets `talk` send commands about the key and read the replies; again from the start elsewhere."""
+        sent_to: Place | None = None
+        for _ in range(TURNS_MAX):
+            place = sent_to or self._place(key, deadline)
+            try:
+                with place.pool.borrow(deadline) as wire:
+                    if place.asking:
+                        wire.send([command(b"ASKING")], deadline)
+                        wire.reply(deadline)
+                    return talk(wire)
+            except FAILURES as error:
+                sent_to = self._route.redirected(error, place.pool)
+                if sent_to is None:
+                    self._look_elsewhere(place.pool, error, deadline)
+        raise self._astray()
+
+    def batch(self, commands: Sequence[Words], deadline: Deadline) -> list[Answer]:
+        """Replies of small commands whose second word is the key, in their order; an error reply stands for
+        itself. Servers are talked to at the same time, each with all its commands at once."""
+        replies: list[Answer] = []
+        for first in range(0, len(commands), PIPELINE_MAX):
+            replies += self._batch(commands[first : first + PIPELINE_MAX], deadline)
+        return replies
+
+    def everywhere(
+        self, commands: Sequence[Words], deadline: Deadline
+    ) -> list[tuple[RedisAddress, list[Answer]]]:
+        """The replies of each server to the same commands."""
+        for _ in range(TURNS_MAX):
+            with in_our_words(self):
+                servers = self._route.servers(deadline)
+            try:
+                found = _pipelines(dict.fromkeys(servers, commands), deadline)
+            except _ServerFailed as failed:
+                self._look_elsewhere(failed.pool, failed.error, deadline)
+            else:
+                return [(pool.address, replies) for pool, replies in found.items()]
+        raise self._astray()
+
+    def close(self) -> None:
+        """Idempotent. Calls under way end by their deadlines."""
+        self._route.close()
+
+    def _place(self, key: bytes, deadline: Deadline) -> Place:
+        with in_our_words(self):
+            return self._route.place(key, deadline)
+
+    def _batch(self, commands: Sequence[Words], deadline: Deadline) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        sent_to: dict[int, Place] = {}
+        for _ in range(TURNS_MAX):
+            left = [n for n in range(len(commands)) if n not in answers]
+            if not left:
+                return [answers[n] for n in range(len(commands))]
+            places = {n: sent_to.get(n) or self._place(commands[n][1], deadline) for n in left}
+            sent_to = {}
+            try:
+                found = _turn(commands, places, deadline)
+            except _ServerFailed as failed:
+                self._look_elsewhere(failed.pool, failed.error, deadline)
+                continue
+            for n, answer in found.items():
+                if isinstance(answer, ReplyError) and (place := self._route.redirected(answer, places[n].pool)):
+                    sent_to[n] = place
+                else:
+                    answers[n] = answer
+        raise self._astray()
+
+    def _look_elsewhere(self, pool: RedisPool, error: Exception, deadline: Deadline) -> None:
+        """Returns when the server that failed is none of ours any more; else raises the failure as a SpillError."""
+        fault = fault_of(error)
+        if fault.new_role:
+            pool.drop_all()
+        if fault.elsewhere:
+            self._route.suspect(pool)
+            with suppress(*FAILURES):
+                if pool not in self._route.servers(deadline):
+                    return
+        raise spill_error(pool.address, error) from error
+
+    def _astray(self) -> SpillDown:
+        return SpillDown(f"{self}: sent from server to server {TURNS_MAX} times")
+
+
+class _ServerFailed(Exception):
+    def __init__(self, pool: RedisPool, error: Exception) -> None:
+        super().__init__(str(error))
+        self.pool = pool
+        self.error = error
+
+
+@contextmanager
+def _failures_of(pool: RedisPool) -> Iterator[None]:
+    try:
+        yield
+    except FAILURES as error:
+        raise _ServerFailed(pool, error) from error
+
+
+def _turn(commands: Sequence[Words], places: Mapping[int, Place], deadline: Deadline) -> dict[int, Answer]:
+    """Sends the commands of these numbers to their places; the answers by number."""
+    parts: dict[RedisPool, list[Words]] = {}
+    numbers: dict[RedisPool, list[int | None]] = {}
+    for n, place in places.items():
+        if place.asking:
+            parts.setdefault(place.pool, []).append((b"ASKING",))
+            numbers.setdefault(place.pool, []).append(None)
+        parts.setdefault(place.pool, []).append(commands[n])
+        numbers.setdefault(place.pool, []).append(n)
+    found = _pipelines(parts, deadline)
+    answered = ((n, answer) for pool in found for n, answer in zip(numbers[pool], found[pool], strict=True))
+    return {n: answer for n, answer in answered if n is not None}
+
+
+def _pipelines(
+    parts: Mapping[RedisPool, Sequence[Words]], deadline: Deadline
+) -> dict[RedisPool, list[Answer]]:
+    """All commands go out before the first reply is read. Raises _ServerFailed."""
+    found: dict[RedisPool, list[Answer]] = {}
+    wires: dict[RedisPool, Wire] = {}
+    with ExitStack() as lent:
+        # In one order, so that no two calls wait for each other's connections.
+        for pool in sorted(parts, key=lambda pool: str(pool.address)):
+            with _failures_of(pool):
+                wires[pool] = lent.enter_context(pool.borrow(deadline))
+                packed = b"".join(command(*words) for words in parts[pool])
+                wires[pool].send([packed], deadline, commands=len(parts[pool]))
+        for pool, wire in wires.items():
+            with _failures_of(pool):
+                found[pool] = [_answer(wire, deadline) for _ in parts[pool]]
+    return found
+
+
+def _answer(wire: Wire, deadline: Deadline) -> Answer:
+    """The next reply; an error that concerns one command only stands for itself."""
+    try:
+        return wire.reply(deadline)
+    except ReplyError as error:
+        if fault_of(error).elsewhere:
+            raise
+        return error
