@@ -6,8 +6,6 @@ section 2). What identifies a row, and its copies, change only between two moves
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,28 @@ from tierd_client.format import (
     I64Array,
     Table,
     U8Array,
+    U64Array,
     words_of,
 )
 
 FLAG_UNIT = 1
 """Every access of the record so far had weight 1."""
+
+
+class _Writing:
+    """See `Catalog.writing`. A class, because entering a generator costs twice as much."""
+
+    __slots__ = ("_rows", "_sequence")
+
+    def __init__(self, sequence: NDArray[np.uint32], rows: Any) -> None:
+        self._sequence, self._rows = sequence, rows
+
+    def __enter__(self) -> None:
+        self._sequence[self._rows] += 1
+
+    def __exit__(self, *failed: object) -> None:
+        if failed[0] is None:
+            self._sequence[self._rows] += 1
 
 
 class Catalog:
@@ -37,7 +52,9 @@ class Catalog:
         self.table = table
         column = table.columns
         self.identity: U8Array = column["identity"]
-        self.index = HashIndex(column["index"], words_of(self.identity), int(table.words[WORD_SALT]))
+        self.words: U64Array = words_of(self.identity)
+        """The identities as (rows, 4) words."""
+        self.index = HashIndex(column["index"], self.words, int(table.words[WORD_SALT]))
         self.sequence, self.birth = column["sequence"], column["birth"]
         self.namespace, self.group = column["namespace"], column["group"]
         self.position, self.size = column["position"], column["size"]
@@ -94,12 +111,9 @@ class Catalog:
         if self.index.crowded:
             self._rebuild_index()
 
-    @contextmanager
-    def writing(self, rows: Any) -> Iterator[None]:
+    def writing(self, rows: Any) -> _Writing:
         """Makes readers in other processes wait, or throw away what they read. `rows` are distinct."""
-        self.sequence[rows] += 1
-        yield
-        self.sequence[rows] += 1
+        return _Writing(self.sequence, rows)
 
     def adopt(self, rows: I64Array) -> None:
         """Takes over rows that survived in the table, and no others; rebuilds index and free list."""

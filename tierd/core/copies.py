@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tierd.core.arena import Arena, slot_bytes, slots_of
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
+from tierd.core.masks import some
 from tierd.core.messages import Tier
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
 
@@ -56,7 +57,7 @@ for (_state, _event), _after in TRANSITIONS.items():
 def advance(states: NDArray[np.uint8], event: Event) -> NDArray[np.uint8]:
     """States after an event. IllegalTransition, and nothing is returned, when one has no such event."""
     after: NDArray[np.uint8] = _NEXT[event, states]
-    if (after == _ILLEGAL).any():
+    if some(after == _ILLEGAL):
         raise IllegalTransition(f"{event.name} on a copy in state {states[after == _ILLEGAL][0]}")
     return after
 
@@ -134,8 +135,7 @@ class TierCopies:
         with self.catalog.writing(rows):
             self.state[rows], self.generation[rows] = after, generations
             self.address[rows] = np.array(addresses, np.uint64)
-        for row in rows.tolist():
-            self.writer[row] = writer
+        self.writer.update(dict.fromkeys(rows.tolist(), writer))
         size = self._bytes(rows)
         self.reserved += size
         self._promised -= 0 if self.arena else size

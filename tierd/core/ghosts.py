@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.hashindex import HashIndex
+from tierd.core.masks import indices
 from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, words_of
 
 UNIT_BIT = np.uint32(1 << 31)
@@ -83,11 +84,12 @@ class Ghosts:
         while count > 0:
             head = min(self.tail, self.head + max(FORGET_STRIDE, count))
             at = np.arange(self.head, head) % self.capacity
-            live = np.flatnonzero(self.touches[at] != 0)
+            live = indices(self.touches[at] != 0)
             if len(live) > count:
-                head = self.head + int(live[count])
+                head, live = self.head + int(live[count]), live[:count]
             count -= len(live)
-            self._forget_before(head)
+            self._remove(at[live])
+            self._move(head, self.tail)
 
     def _forget_before(self, head: int) -> None:
         """Forgets all up to a place."""
@@ -117,7 +119,7 @@ class Ghosts:
     def take(self, ids: U8Array) -> tuple[I64Array, Records]:
         """Hands over and forgets what is remembered of `ids`: indices of those found, and their records."""
         rows = self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
-        found = np.flatnonzero(rows >= 0)
+        found = indices(rows >= 0)
         records = self._records(rows[found])
         self._remove(rows[found])
         return found, records
@@ -144,7 +146,7 @@ class Ghosts:
     def peek(self, ids: U8Array) -> tuple[I64Array, Records]:
         """As `take`, but nothing changes."""
         rows = self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
-        found = np.flatnonzero(rows >= 0)
+        found = indices(rows >= 0)
         return found, self._records(rows[found])
 
     def clear(self) -> int:

@@ -26,6 +26,7 @@ NO_ROW = -1
 SMALL_BATCH = 48
 """Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
 _WORD = (1 << 64) - 1
+_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 class HashIndex:
@@ -34,7 +35,7 @@ class HashIndex:
         self.mask = len(buckets) - 1
         self.tombstones = 0
         self._scalar: Any = memoryview(buckets)  # type: ignore[arg-type]
-        self._identity: Any = memoryview(words)  # type: ignore[arg-type]
+        self._words: Any = memoryview(words.reshape(-1))  # type: ignore[arg-type]
 
     @classmethod
     def private(cls, words: U64Array) -> HashIndex:
@@ -51,28 +52,30 @@ class HashIndex:
         words = words_of(ids)
         if len(words) > SMALL_BATCH:
             return find_rows(self.buckets, self.words, words, self.salt)
-        return np.array([self._find_one(*word) for word in words.tolist()], np.int64)
+        return np.array(self._find_few(words.tolist()), np.int64)
 
-    def _start(self, first: int, second: int) -> int:
-        """As `first_bucket`, for one identity."""
-        mixed = ((first ^ self.salt) * 0x9E3779B97F4A7C15 + second) & _WORD
-        return (mixed ^ (mixed >> 29)) & self.mask
+    def _find_few(self, words: list[list[int]]) -> list[int]:
+        buckets, identity, salt, mask = self._scalar, self._words, self.salt, self.mask
+        rows = list[int]()
+        for word in words:
+            mixed = ((word[0] ^ salt) * _MULTIPLIER + word[1]) & _WORD  # as `first_bucket`
+            bucket = (mixed ^ (mixed >> 29)) & mask
+            while (entry := buckets[bucket]) != BUCKET_EMPTY:
+                at = 4 * entry - 4
+                if entry != BUCKET_TOMBSTONE and identity[at] == word[0] and identity[at : at + 4].tolist() == word:
+                    break
+                bucket = (bucket + 1) & mask
+            rows.append(entry - 1 if entry != BUCKET_EMPTY else NO_ROW)
+        return rows
 
-    def _find_one(self, first: int, second: int, third: int, fourth: int) -> int:
-        bucket = self._start(first, second)
-        buckets, identity = self._scalar, self._identity
-        while (entry := buckets[bucket]) != BUCKET_EMPTY:
-            row = entry - 1
-            if (
-                entry != BUCKET_TOMBSTONE
-                and identity[row, 0] == first
-                and identity[row, 1] == second
-                and identity[row, 2] == third
-                and identity[row, 3] == fourth
-            ):
-                return int(row)
-            bucket = (bucket + 1) & self.mask
-        return NO_ROW
+    def _starts(self, rows: list[int]) -> list[tuple[int, int]]:
+        """Rows, each with the bucket where its probe starts."""
+        identity, salt, mask = self._words, self.salt, self.mask
+        starts = list[tuple[int, int]]()
+        for row in rows:
+            mixed = ((identity[4 * row] ^ salt) * _MULTIPLIER + identity[4 * row + 1]) & _WORD
+            starts.append((row, (mixed ^ (mixed >> 29)) & mask))
+        return starts
 
     def insert(self, rows: I64Array) -> None:
         """Indexes rows whose identities are distinct and not yet indexed.
@@ -80,8 +83,7 @@ class HashIndex:
         Many go at once; where several want one bucket the last write stands and the others go on.
         """
         if len(rows) <= SMALL_BATCH:
-            for row in rows.tolist():
-                self._insert_one(row)
+            self._insert_few(rows.tolist())
             return
         pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
         while len(pending):
@@ -96,8 +98,7 @@ class HashIndex:
     def remove(self, rows: I64Array) -> None:
         """Takes out rows that are indexed, while their identities still stand."""
         if len(rows) <= SMALL_BATCH:
-            for row in rows.tolist():
-                self._remove_one(row)
+            self._remove_few(rows.tolist())
             return
         pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
         while len(pending):
@@ -106,19 +107,21 @@ class HashIndex:
             pending, bucket = pending[~found], (bucket[~found] + 1) & self.mask
         self.tombstones += len(rows)
 
-    def _insert_one(self, row: int) -> None:
-        buckets, bucket = self._scalar, self._start(self._identity[row, 0], self._identity[row, 1])
-        while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
-            bucket = (bucket + 1) & self.mask
-        self.tombstones -= entry == BUCKET_TOMBSTONE
-        buckets[bucket] = row + 1
+    def _insert_few(self, rows: list[int]) -> None:
+        buckets, mask = self._scalar, self.mask
+        for row, bucket in self._starts(rows):
+            while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
+                bucket = (bucket + 1) & mask
+            self.tombstones -= entry == BUCKET_TOMBSTONE
+            buckets[bucket] = row + 1
 
-    def _remove_one(self, row: int) -> None:
-        buckets, bucket = self._scalar, self._start(self._identity[row, 0], self._identity[row, 1])
-        while buckets[bucket] != row + 1:
-            bucket = (bucket + 1) & self.mask
-        buckets[bucket] = BUCKET_TOMBSTONE
-        self.tombstones += 1
+    def _remove_few(self, rows: list[int]) -> None:
+        buckets, mask = self._scalar, self.mask
+        for row, bucket in self._starts(rows):
+            while buckets[bucket] != row + 1:
+                bucket = (bucket + 1) & mask
+            buckets[bucket] = BUCKET_TOMBSTONE
+        self.tombstones += len(rows)
 
     def rebuild(self, rows: I64Array) -> None:
         """Starts over with exactly these rows."""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
+from tierd.core.masks import every, indices, some
 from tierd.core.messages import (
     Abort,
     Aborted,
@@ -33,10 +34,10 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     rows = state.catalog.find(blocks.ids)
     _refuse_foreign(state, blocks, rows)
     outcomes = _standing(state, blocks.ids, rows)
-    wanted = np.flatnonzero(outcomes == 0)
+    wanted = indices(outcomes == 0)
     state.sessions.room_to_hold(session, len(wanted))
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
-    exists = np.flatnonzero(outcomes == Reserved.EXISTS)
+    exists = indices(outcomes == Reserved.EXISTS)
     if len(exists):
         if len(set(rows[exists].tolist())) < len(exists):
             exists = exists[np.unique(rows[exists], return_index=True)[1]]
@@ -54,7 +55,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     if len(granted):
         reply.addresses[granted] = addresses[: len(granted)]
         reply.generations[granted] = _hand_out(state, session, tier, rows[granted], addresses[: len(granted)])
-    if (outcomes == Reserved.PENDING).any():
+    if room.waiting and some(outcomes == Reserved.PENDING):
         reply.waiting = tuple(sorted(room.waiting))
     return reply
 
@@ -82,7 +83,7 @@ def _arena(state: State, number: Tier) -> TierState:
 def _refuse_foreign(state: State, blocks: Ids, rows: I64Array) -> None:
     """An identity has one content, so that it cannot be a block of two namespaces."""
     foreign = state.foreign(blocks, rows)
-    if foreign.any():
+    if some(foreign):
         index = int(np.argmax(foreign))
         namespace, group = state.catalog.namespace[rows[index]], state.catalog.group[rows[index]]
         problem = f"identity {index} is a block of namespace {namespace}, group {group}"
@@ -107,7 +108,7 @@ def _standing(state: State, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
 
 
 def _mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8]) -> None:
-    wanted = np.flatnonzero(outcomes == 0)
+    wanted = indices(outcomes == 0)
     first_words = words_of(ids)[wanted, 0]
     if len(set(first_words.tolist())) == len(wanted):
         return
@@ -135,11 +136,11 @@ def _hand_out(
 ) -> U64Array:
     generations = state.reserve(tier, rows, addresses, session.number)
     holds = state.sessions.hold(
-        session, HOLD_RESERVATION, [tier.tier] * len(rows), np.array(addresses, np.uint64), generations,
-        state.catalog.size[rows],
+        session, HOLD_RESERVATION, tier.tier, tier.copies.address[rows], generations, state.catalog.size[rows]
     )
-    entries = zip(generations.tolist(), rows.tolist(), holds, strict=True)
-    session.reservations.update({generation: (tier.tier, row, hold) for generation, row, hold in entries})
+    tiers = [tier.tier] * len(rows)
+    entries = zip(tiers, rows.tolist(), holds.tolist(), strict=True)
+    session.reservations.update(zip(generations.tolist(), entries, strict=True))
     return generations
 
 
@@ -166,31 +167,34 @@ def _written(
 
     Their reservations and holds end with this: what becomes of the slots is the caller's.
     """
-    places, rows, holds = list[int](), list[int](), list[int]()
-    for place, generation in enumerate(generations.tolist()):
-        number, row, hold = session.reservations.get(generation, (None, NO_ROW, NO_ROW))
-        if number == tier.tier and state.catalog.identity[row].tobytes() == ids[place].tobytes():
-            del session.reservations[generation]
-            places.append(place)
-            rows.append(row)
-            holds.append(hold)
+    open_ = session.reservations
+    # A generation named twice is found once; what is not written by this command is put back.
+    taken = {place: open_.pop(number) for place, number in enumerate(generations.tolist()) if number in open_}
+    places = np.array(list(taken), np.int64)
+    tiers, rows, holds = np.array(list(taken.values()), np.int64).reshape(-1, 3).T
+    mine = (tiers == tier.tier) & (state.catalog.words[rows] == words_of(ids)[places]).all(axis=1)
+    if not every(mine):
+        open_.update({int(generations[place]): taken[place] for place in places[~mine].tolist()})
+        places, rows, holds = places[mine], rows[mine], holds[mine]
     state.sessions.unhold(session, holds)
-    return np.array(places, np.int64), np.array(rows, np.int64)
+    return places, rows
 
 
 def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
     """Sets the checksums. A copy elsewhere with other bytes gives way to the new one; where it is in use the
     new one gives way, so that an identity never has two contents."""
     kept = np.ones(len(rows), bool)
-    others = [tier for tier in state.tiers.values() if tier.copies.ready(rows).any()]
+    others = [tier for tier in state.tiers.values() if some(tier.copies.ready(rows))]
     for other in others:
         in_use = (other.copies.leases[rows] > 0) | (other.copies.moves[rows] > 0)
         kept &= ~(_differs(state, other, rows, checksums) & in_use)
-    state.abandon(tier, rows[~kept])
+    if not every(kept):
+        state.abandon(tier, rows[~kept])
     for other in others:
         state.drop(other, rows[kept & _differs(state, other, rows, checksums)])
-    with state.catalog.writing(rows[kept]):
-        state.catalog.checksum[rows[kept]] = checksums[kept]
+    rows = rows[kept]
+    with state.catalog.writing(rows):
+        state.catalog.checksum[rows] = checksums[kept]
     return kept
 
 

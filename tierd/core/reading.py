@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput, NotFound
 from tierd.core.hashindex import NO_ROW
+from tierd.core.masks import indices
 from tierd.core.messages import (
     Acquire,
     Acquired,
@@ -59,7 +60,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
         command.lease,
     )
     _lease_ready(state, session, rows, reply)
-    leased = np.flatnonzero(reply.outcomes == Acquired.LEASED)
+    leased = indices(reply.outcomes == Acquired.LEASED)
     if len(leased):
         leased = leased[np.unique(rows[leased], return_index=True)[1]]
         count_accesses(state, sequence, blocks.ids[leased], rows[leased])
@@ -71,7 +72,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
 def _lease_ready(state: State, session: Session, rows: I64Array, reply: AcquireReply) -> None:
     """Pins what lies in a readable tier, in the fastest that has it."""
     for tier in state.readable():
-        places = np.flatnonzero((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED) & tier.copies.ready(rows))
+        places = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED) & tier.copies.ready(rows))
         if not len(places):
             continue
         mine = rows[places]
@@ -92,14 +93,13 @@ def _add_to_lease(
     lease.rows += rows.tolist()
     lease.tiers += [tier.tier] * len(rows)
     lease.holds += state.sessions.hold(
-        session, HOLD_LEASE, [tier.tier] * len(rows), tier.copies.address[rows], generations,
-        state.catalog.size[rows],
-    )
+        session, HOLD_LEASE, tier.tier, tier.copies.address[rows], generations, state.catalog.size[rows]
+    ).tolist()
 
 
 def _bring_rest(state: State, blocks: Ids, rows: I64Array, reply: AcquireReply) -> None:
     """Begins to promote what lies lower, and says of the rest why it cannot be read now."""
-    rest = np.flatnonzero((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED))
+    rest = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED))
     if not len(rest):
         return
     reply.outcomes[rest] = Acquired.PENDING
@@ -149,7 +149,7 @@ def readmit(state: State, command: Readmit) -> Outcomes:
     known = (rows != NO_ROW) & (state.ready_tiers(rows) != 0)
     ready = known & _at_least(state, target.tier, rows)
     outcomes[ready] = Readmitted.READY
-    rest = np.flatnonzero(known & ~ready)
+    rest = indices(known & ~ready)
     outcomes[rest] = Readmitted.PENDING
     full, waiting = bring(state, np.unique(rows[rest]), target, state.named(command.blocks, rows))
     outcomes[rest[np.isin(rows[rest], full)]] = Readmitted.FULL

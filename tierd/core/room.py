@@ -77,10 +77,13 @@ def _evict_for(state: State, tier: TierState, size: int, count: int, room: Room)
 def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> bool:
     """Drops or begins to move chosen victims. True when that freed slots at once."""
     target = destination(state, tier)
-    at_once = _held_below(state, tier, chosen) if target else np.ones(len(chosen), bool)
+    if target is None:
+        _drop_chosen(state, tier, chosen)
+        return True
+    at_once = _held_below(state, tier, chosen)
     dropped, kept = chosen[at_once], chosen[~at_once]
     freed = False
-    if target and len(kept):
+    if len(kept):
         freed = _demote(state, tier, target, kept, room)
         while len(dropped) and not (alone := _leave_no_child(state, tier, dropped)).all():
             state.spare(tier, dropped[~alone])

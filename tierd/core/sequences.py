@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tierd.core import statistics
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
 from tierd.core.hashindex import NO_ROW
+from tierd.core.masks import every
 from tierd.core.messages import CloseSequence, Done, Observe, Observed, OpenSequence, SequenceOpened
 from tierd.core.state import Report, Sequence, State, split
 from tierd_client.format import I64Array, U8Array
@@ -43,7 +44,7 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
 
 def leading(present: NDArray[np.bool_]) -> int:
     """Length of the leading run of True."""
-    return len(present) if present.all() else int(np.argmin(present))
+    return len(present) if every(present) else int(np.argmin(present))
 
 
 def close_sequence(state: State, command: CloseSequence) -> Done:

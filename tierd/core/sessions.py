@@ -59,7 +59,13 @@ class Sessions:
         self.max_held = max_held
         self.by_number: dict[int, Session] = {}
         self._next_lease = 1
-        self._free_holds = np.flatnonzero(self.hold_session == 0)[::-1].tolist()
+        self._find_free()
+
+    def _find_free(self) -> None:
+        free = np.flatnonzero(self.hold_session == 0)[::-1]
+        self._free_holds = np.zeros(len(self.hold_session), np.int64)
+        self._free_holds[: len(free)] = free
+        self.free_holds = len(free)
         self._free_rows = np.flatnonzero(self.number == 0)[::-1].tolist()
 
     def __len__(self) -> int:
@@ -112,33 +118,31 @@ class Sessions:
         """LimitReached unless the session may hold so many slots more."""
         if session.held + count > self.max_held:
             raise LimitReached(f"max_held: {session.held} slots held, {count} more are over {self.max_held}")
-        if count > len(self._free_holds):
-            raise LimitReached(f"holds: {count} wanted, {len(self._free_holds)} of {len(self.hold_session)} free")
+        if count > self.free_holds:
+            raise LimitReached(f"holds: {count} wanted, {self.free_holds} of {len(self.hold_session)} free")
 
     def hold(
-        self, session: Session, kind: int, tiers: Sequence[int], addresses: U64Array, generations: U64Array,
+        self, session: Session, kind: int, tier: int, addresses: U64Array, generations: U64Array,
         sizes: NDArray[np.uint32],
-    ) -> list[int]:
+    ) -> I64Array:
         """Writes down that the session may touch these slots, before anyone is told their addresses."""
         count = len(addresses)
-        if not count:
-            return []
-        holds = self._free_holds[-count:]
-        del self._free_holds[-count:]
-        self.hold_kind[holds], self.hold_tier[holds] = kind, tiers
+        self.free_holds -= count
+        holds = self._free_holds[self.free_holds : self.free_holds + count].copy()
+        self.hold_kind[holds], self.hold_tier[holds] = kind, tier
         self.hold_address[holds], self.hold_generation[holds] = addresses, generations
         self.hold_bytes[holds] = sizes
         self.hold_session[holds] = session.number
         session.held += count
-        return list(holds)
+        return holds
 
-    def unhold(self, session: Session, holds: Sequence[int]) -> None:
-        if not holds:
-            return
-        self.hold_session[list(holds)] = 0
-        self.hold_kind[list(holds)] = HOLD_FREE
-        self._free_holds.extend(holds)
-        session.held -= len(holds)
+    def unhold(self, session: Session, holds: Sequence[int] | I64Array) -> None:
+        freed = np.asarray(holds, np.int64)
+        self.hold_session[freed] = 0
+        self.hold_kind[freed] = HOLD_FREE
+        self._free_holds[self.free_holds : self.free_holds + len(freed)] = freed
+        self.free_holds += len(freed)
+        session.held -= len(freed)
 
     def quarantine(self, session: Session, hold: int) -> None:
         """The slot of this hold no longer belongs to a record."""
@@ -156,8 +160,7 @@ class Sessions:
         stale = ~np.isin(self.hold_session, self.number[self.number != 0])
         self.hold_session[stale] = 0
         self.hold_kind[stale] = HOLD_FREE
-        self._free_holds = np.flatnonzero(self.hold_session == 0)[::-1].tolist()
-        self._free_rows = np.flatnonzero(self.number == 0)[::-1].tolist()
+        self._find_free()
 
 
 __all__ = ["HOLD_LEASE", "HOLD_RESERVATION", "Lease", "Session", "Sessions"]

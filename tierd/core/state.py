@@ -19,6 +19,7 @@ from tierd.core.copies import TierCopies
 from tierd.core.errors import InvalidInput
 from tierd.core.ghosts import Ghosts
 from tierd.core.hashindex import NO_ROW
+from tierd.core.masks import some
 from tierd.core.messages import Effect, Ids, Tier, Unlink
 from tierd.core.policy.base import Moment, Policy
 from tierd.core.policy.registry import parse
@@ -287,7 +288,7 @@ class State:
         np.subtract.at(self.pins, rows, 1)
         free = rows[self.pins[rows] == 0]
         for tier in self.tiers.values():
-            if tier.victims.out[free].any():
+            if some(tier.victims.out[free]):
                 tier.victims.put_back(np.array(sorted(set(free.tolist())), np.int64))
 
     def protection(self, tier: TierState) -> Protection:
@@ -401,9 +402,8 @@ class State:
         self._left(tier, rows)
 
     def _left(self, tier: TierState, rows: I64Array, *, counted: bool = False) -> None:
-        parents = self.catalog.parents(rows)
         if not counted:
-            self._count_children(tier, parents, -1)
+            self._count_children(tier, self.catalog.parents(rows), -1)
         self.destroy_rows(rows)
 
     def _unlink(self, rows: I64Array) -> None:
@@ -421,7 +421,7 @@ class State:
         known = (rows != NO_ROW) & (before != NO_ROW)
         # A parent lies before its child, whatever a client says: no block is kept by a ring of links.
         known &= self.catalog.position[before] < self.catalog.position[rows]
-        if known.any():
+        if some(known):
             self._set_parents(rows[known], before[known])
 
     def _rows_before(self, blocks: Ids, rows: I64Array) -> I64Array:
@@ -447,7 +447,7 @@ class State:
         catalog = self.catalog
         old = catalog.parents(rows)
         changed = old != parents
-        if not changed.any():
+        if not some(changed):
             return
         rows, parents, old = rows[changed], parents[changed], old[changed]
         for tier in self.tiers.values():
@@ -464,7 +464,9 @@ class State:
             return
         np.add.at(tier.children, parents, change)
         if change < 0 and self.policy.common.leaf_only:
-            tier.victims.put_back(np.unique(parents[tier.children[parents] == 0]))
+            bare = parents[tier.children[parents] == 0]
+            if some(tier.victims.out[bare]):
+                tier.victims.put_back(np.unique(bare))
 
     # --- victims ------------------------------------------------------------------------------------
 

@@ -11,15 +11,16 @@ identity); the candidates are the heads. `KeyHeap` ("keys"): one heap of keys th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.catalog import Catalog
+from tierd.core.masks import every, indices, some
 from tierd.core.policy.base import Moment, Policy
 from tierd.core.statistics import stats_of
 from tierd_client.format import I64Array
@@ -30,8 +31,10 @@ Place = tuple[int, int, bytes]
 TokenArray = NDArray[np.uint32]
 
 STAGE_ROWS = 64
+LATE_ROWS = 64
 COMPACT_ABOVE = 4096
 NONE = -1
+_NO_ROWS = np.empty(0, np.int64)
 
 
 class Protection(Protocol):
@@ -118,10 +121,18 @@ class _Rows:
         depth = -self.catalog.position[rows].astype(np.int64)
         order = depth.argsort()
         sorted_depth = depth[order]
-        if (sorted_depth[1:] == sorted_depth[:-1]).any():
+        if some(sorted_depth[1:] == sorted_depth[:-1]):
             words = self.catalog.identity[rows].view(">u8").T
             order = np.lexsort((words[3], words[2], words[1], words[0], depth))
         return rows[order]
+
+
+def _groups(values: I64Array) -> list[I64Array]:
+    """Places of equal values, the smallest value first, each group in order."""
+    order = values.argsort(kind="stable")
+    ordered = values[order]
+    edges = [0, *(indices(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    return [order[start:stop] for start, stop in pairwise(edges)]
 
 
 class _ClassList:
@@ -135,12 +146,19 @@ class _ClassList:
         self.step = NONE
         """Last access of all that is open, and after that of anything in the log."""
         self.open: list[tuple[I64Array, TokenArray]] = []
-        self.stage: deque[tuple[int, int]] = deque()
+        self._staged = _NO_ROWS, self.tokens[:0]
+        self._at = 0
+        """Where the stage begins in what is staged."""
         self.late: list[tuple[Place, int, int]] = []
 
     @property
+    def stage(self) -> I64Array:
+        """Rows read ahead, in order."""
+        return self._staged[0][self._at :]
+
+    @property
     def empty(self) -> bool:
-        return not (self.stage or self.late or self.open or self.head < self.tail)
+        return not (len(self.stage) or self.late or self.open or self.head < self.tail)
 
     def add(self, known: _Rows, rows: I64Array, tokens: TokenArray, step: int) -> bool:
         """Takes in rows last accessed at `step`. False when they come too late for that."""
@@ -208,31 +226,36 @@ class _ClassList:
             self._fill_stage(known, protection)
         while self.late and self._skip_late(known, protection):
             pass
-        if not self.stage:
+        rows, _ = self._staged
+        if self._at == len(rows):
             return self.late[0][1] if self.late else NONE
-        row = self.stage[0][0]
+        row = int(rows[self._at])
         return self.late[0][1] if self.late and self.late[0][0] < known.place(row) else row
 
     def _settle_stage(self, known: _Rows, protection: Protection) -> bool:
         """Drops what may no longer go from the front of the stage. True when a row is left there."""
-        while self.stage:
-            row, token = self.stage[0]
-            if known.valid(row, token):
+        rows, tokens = self._staged
+        while self._at < len(rows):
+            row = int(rows[self._at])
+            if known.valid(row, int(tokens[self._at])):
                 if not protection.one(row):
                     return True
                 known.out[row] = True
-            self.stage.popleft()
+            self._at += 1
         return False
 
     def _fill_stage(self, known: _Rows, protection: Protection) -> None:
         stop = min(self.tail, self.head + STAGE_ROWS)
-        rows, tokens = self.rows[self.head : stop].astype(np.int64), self.tokens[self.head : stop]
+        self._stage(self.rows[self.head : stop].astype(np.int64), self.tokens[self.head : stop], known, protection)
         self.head = stop
+
+    def _stage(self, rows: I64Array, tokens: TokenArray, known: _Rows, protection: Protection) -> None:
+        """Makes the stage those of these rows that may go, as far as pins are concerned."""
         valid = known.all_valid(rows, tokens)
-        rows, tokens = rows[valid], tokens[valid]
-        barred = protection.many(rows)
+        barred = valid & protection.many(rows)
         known.out[rows[barred]] = True
-        self.stage.extend(zip(rows[~barred].tolist(), tokens[~barred].tolist(), strict=True))
+        valid &= ~barred
+        self._staged, self._at = (rows[valid], tokens[valid]), 0
 
     def _skip_late(self, known: _Rows, protection: Protection) -> bool:
         """Removes the first latecomer if it is stale or protected."""
@@ -246,24 +269,23 @@ class _ClassList:
 
     def refine(self, known: _Rows, protection: Protection) -> None:
         """Leaves on the stage only rows that may go, as far as pins are concerned."""
-        rows = np.array([row for row, _ in self.stage], np.int64)
-        valid = known.all_valid(rows, np.array([token for _, token in self.stage], np.uint32))
-        barred = valid & protection.many(rows)
-        known.out[rows[barred]] = True
-        keep = (valid & ~barred).tolist()
-        if not all(keep):
-            self.stage = deque(entry for entry, kept in zip(self.stage, keep, strict=True) if kept)
+        rows, tokens = self._staged
+        self._stage(rows[self._at :], tokens[self._at :], known, protection)
 
-    def drop_first(self, row: int) -> None:
-        """Takes the row that `first` returned out of the class."""
-        if self.late and self.late[0][1] == row:
-            heappop(self.late)
-        else:
-            self.stage.popleft()
+    def drop_late(self, row: int) -> bool:
+        """Takes a row that `first` returned out of the latecomers. False: it is the first on the stage."""
+        if not self.late or self.late[0][1] != row:
+            return False
+        heappop(self.late)
+        return True
+
+    def drop_staged(self, count: int) -> None:
+        """Takes the first rows off the stage."""
+        self._at += count
 
     def late_rows(self) -> list[int]:
         """Latecomers that are likely to be first soon."""
-        return [entry[1] for entry in self.late[:STAGE_ROWS]]
+        return [entry[1] for entry in self.late[:LATE_ROWS]]
 
 
 class ClassLists:
@@ -289,25 +311,20 @@ class ClassLists:
         tokens = self._rows.renew(rows)
         classes = self._policy.classes(stats_of(self._catalog, rows))
         last = self._catalog.last[rows]
-        if (last != last[0]).any():
-            self._insert_by_step(rows, tokens, classes, last)
+        if some(last != last[0]):
+            for part in _groups(last):
+                self._insert_by_class(rows[part], tokens[part], classes[part], int(last[part[0]]))
         else:
             self._insert_by_class(rows, tokens, classes, int(last[0]))
         self._logged += len(rows)
         if self._logged > 2 * self._rows.members + COMPACT_ABOVE:
             self._compact()
 
-    def _insert_by_step(self, rows: I64Array, tokens: TokenArray, classes: I64Array, last: I64Array) -> None:
-        order = np.argsort(last, kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(last[order])) + 1):
-            self._insert_by_class(rows[part], tokens[part], classes[part], int(last[part[0]]))
-
     def _insert_by_class(self, rows: I64Array, tokens: TokenArray, classes: I64Array, step: int) -> None:
-        if (classes == classes[0]).all():
+        if every(classes == classes[0]):
             self._add(int(classes[0]), rows, tokens, step)
             return
-        order = np.argsort(classes, kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(classes[order])) + 1):
+        for part in _groups(classes):
             self._add(int(classes[part[0]]), rows[part], tokens[part], step)
 
     def _add(self, number: int, rows: I64Array, tokens: TokenArray, step: int) -> None:
@@ -372,22 +389,25 @@ class ClassLists:
     def _take_run(self, at: int, run: list[int], chosen: list[int], departed: Departed) -> None:
         """Takes rows that go one after the other, unless one that goes makes another class uncertain."""
         children, found = self._rows.children, self._lists[at]
+        late, count = found.drop_late(run[0]), 0
         for row in run:
-            found.drop_first(row)
+            count += 1
             if children is not None and children[row]:
                 self._rows.out[row] = True
                 continue
             chosen.append(row)
             departed(row)
             if self._unsure:
-                return
+                break
+        if not late:
+            found.drop_staged(count)
 
     def _settle_heads(self, protection: Protection) -> None:
         """Finds the first row anew where it may be another than the one cached."""
         count = len(self._lists)
         heads, tokens = self._heads[:count], self._head_tokens[:count]
         stale = ~self._rows.all_valid(heads, tokens) | self._rows.out[heads] | protection.many(heads)
-        self._unsure.update(np.flatnonzero((heads != NONE) & stale).tolist())
+        self._unsure.update(indices((heads != NONE) & stale).tolist())
         for at in self._unsure:
             self._find_head(at, protection)
         self._unsure.clear()
@@ -418,7 +438,7 @@ class _Merge:
     def ranks_of(self, heads: I64Array) -> NDArray[np.float64]:
         """Rank of each head, minus infinity where there is none."""
         ranks = np.full(len(heads), -np.inf)
-        found = np.flatnonzero(heads != NONE)
+        found = indices(heads != NONE)
         if len(found):
             ranks[found] = self._policy.ranks(stats_of(self._catalog, heads[found]), self._now)
         return ranks
@@ -437,20 +457,22 @@ class _Merge:
         self, row: int, found: _ClassList, bar: float, most: int, protection: Protection
     ) -> list[int]:
         """The first row of a class, and those behind it that also rank above `bar`."""
-        if most == 1 or len(found.stage) <= 1 or row != found.stage[0][0]:
+        if most == 1 or len(found.stage) <= 1 or row != found.stage[0]:
             return [row]
         found.refine(self._rows, protection)
-        rows = [other for other, _ in found.stage][:most]
+        rows = found.stage[:most]
         if found.late:
             before = self._catalog.last[rows] < found.late[0][0][0]
-            rows = rows[: max(1, len(rows) if before.all() else int(before.argmin()))]
+            rows = rows[: max(1, len(rows) if every(before) else int(before.argmin()))]
         if bar == -np.inf:
-            return rows
-        ahead = [other for other, _ in found.stage][: len(rows) + 1]
-        ranks = self._policy.ranks(stats_of(self._catalog, np.array(ahead, np.int64)), self._now)
-        self._known.update(zip(ahead, ranks.tolist(), strict=True))
-        behind = np.flatnonzero(ranks[1 : len(rows)] <= bar)
-        return rows[: behind[0] + 1] if len(behind) else rows
+            return list(rows.tolist())
+        ahead = found.stage[: len(rows) + 1]
+        ranks = self._policy.ranks(stats_of(self._catalog, ahead), self._now)
+        behind = indices(ranks[1 : len(rows)] <= bar)
+        count = int(behind[0]) + 1 if len(behind) else len(rows)
+        run: list[int] = ahead[: count + 1].tolist()
+        self._known.update(zip(run, ranks.tolist(), strict=False))
+        return run[:count]
 
     def best(self, ranks: NDArray[np.float64], heads: I64Array) -> int:
         """The list whose head goes first, or NONE."""
@@ -460,7 +482,7 @@ class _Merge:
         best = ranks[at]
         if best == -np.inf:
             return NONE
-        ties = np.flatnonzero(ranks == best)
+        ties = indices(ranks == best)
         if len(ties) > 1:
             at = min(ties.tolist(), key=lambda tie: self._rows.place(int(heads[tie])))
         return at

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from tierd.core.masks import every
 from tierd.core.policy.base import (
     MOST_TOUCHES,
     Common,
@@ -85,7 +86,7 @@ class Lrfu:
         return priority
 
     def classes(self, stats: Stats) -> IntArray:
-        if stats.unit.all():
+        if every(stats.unit):
             return np.minimum(stats.touches, MOST_TOUCHES)
         return np.where(stats.unit, np.minimum(stats.touches, MOST_TOUCHES), MOST_TOUCHES + 1 + _step(stats.ema))
 
@@ -114,7 +115,7 @@ def _step(ema: FloatArray) -> IntArray:
 
 def _score(stats: Stats) -> FloatArray:
     """ema where it is exact, else the middle of its step."""
-    if stats.unit.all():
+    if every(stats.unit):
         return stats.ema
     middle = 1.0 - np.exp2(-(_step(stats.ema) + 0.5) / STEPS_PER_HALVING)
     return np.where(stats.unit, stats.ema, middle)
