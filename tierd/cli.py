@@ -24,6 +24,7 @@ COMMANDS = {
     "readmit": ("tierd.console.change:readmit", "Move blocks up."),
     "clear": ("tierd.console.change:clear", "Remove blocks, by filter."),
     "verify": ("tierd.console.change:verify", "Compare stored bytes with their checksums."),
+    "doctor": ("tierd.console.doctor:doctor", "Whether this machine has what the daemon needs."),
     "size": ("tierd.console.size:size_command", "Bytes of a model's blocks, and what a tier holds of it."),
     "sim": ("tierd.sim.command:sim", "Replay a trace through the policies."),
     "demo": ("tierd.demo.command:demo", "See it at work on this machine."),

@@ -87,7 +87,7 @@ def lay_ground(settings: Settings, held: ExitStack) -> Ground:
     spill = _spill_store(settings, state, held)
     boot = secrets.token_bytes(16)
     directory = SharedDirectory(settings.shm_dir, state.instance)
-    memory = open_memory(directory, _memory_plan(settings), state.instance, boot)
+    memory = open_memory(directory, memory_plan(settings), state.instance, boot)
     held.callback(memory.close)
     arenas = _arenas(settings, memory)
     for arena in arenas.values():
@@ -133,7 +133,8 @@ def compose(ground: Ground) -> Daemon:
 # --- the ground -----------------------------------------------------------------------------------------
 
 
-def _memory_plan(settings: Settings) -> MemoryPlan:
+def memory_plan(settings: Settings) -> MemoryPlan:
+    """Sizes of all shared memory."""
     return MemoryPlan(
         catalog_rows=settings.rows, catalog_buckets=1 << max(4, (2 * settings.rows - 1).bit_length()),
         ghost_rows=settings.ghosts, sessions=settings.max_sessions, holds=settings.max_holds,
@@ -170,12 +171,16 @@ def _keep_epoch(state: StateDirectory, epoch: int) -> None:
         log.warning("marker_epoch_not_kept", epoch=epoch, error=str(error))
 
 
+def embedded_bytes(settings: Settings) -> int:
+    """The most memory that the embedded server may take."""
+    return settings.spill_bytes_max + settings.spill_bytes_max // 8 + EMBEDDED_OVERHEAD_BYTES
+
+
 def _embedded(settings: Settings, state: StateDirectory, held: ExitStack) -> str:
     """Starts the child; returns its URL."""
     from tierd.adapters.spill_embedded import EmbeddedValkey
 
-    limit = settings.spill_bytes_max + settings.spill_bytes_max // 8 + EMBEDDED_OVERHEAD_BYTES
-    valkey = EmbeddedValkey(state.path, limit)
+    valkey = EmbeddedValkey(state.path, embedded_bytes(settings))
     held.callback(valkey.stop)
     valkey.start()
     log.info("embedded_valkey", pid=valkey.pid, keeps="nothing over a restart")

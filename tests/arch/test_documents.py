@@ -39,7 +39,8 @@ def chapter(title: str) -> str:
 CHAPTERS = {
     "tierd/core": "`tierd/core/`", "tierd/app": "`tierd/app/`", "tierd/adapters": "`tierd/adapters/`",
     "tierd/rpc": "`tierd/rpc/`", "tierd/sim": "`tierd/sim/`", "tierd/console": "`tierd/sim/`",
-    "tierd/demo": "`tierd/sim/`", "tierd/testing": "`tierd/sim/`", "clients/tierd_client": "`clients/",
+    "tierd/doctor": "`tierd/doctor/`", "tierd/demo": "`tierd/sim/`", "tierd/testing": "`tierd/sim/`",
+    "clients/tierd_client": "`clients/",
 }
 
 

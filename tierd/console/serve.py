@@ -69,8 +69,9 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 
-def _parameters() -> list[inspect.Parameter]:
-    """The flags of `serve`. Values stay text: the settings parse them, so that every source means the same."""
+def setting_parameters() -> list[inspect.Parameter]:
+    """--config and a flag per setting. Values stay text: the settings parse them, so that every source means the
+    same."""
     file = typer.Option(envvar="TIERD_CONFIG", help="TOML file with settings.")
     given: list[tuple[str, Any, Any]] = [("config", Annotated[Path | None, file], None)]
     for name, field in Settings.model_fields.items():
@@ -85,5 +86,5 @@ def _parameters() -> list[inspect.Parameter]:
     return [inspect.Parameter(name, keyword, default=value, annotation=kind) for name, kind, value in given]
 
 
-serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
-serve.__annotations__ = {one.name: one.annotation for one in _parameters()}
+serve.__signature__ = inspect.Signature(setting_parameters())  # type: ignore[attr-defined]
+serve.__annotations__ = {one.name: one.annotation for one in setting_parameters()}
