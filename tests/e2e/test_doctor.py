@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from tierd import cli
+from tierd.adapters import redis_pool
 from tierd.testing.serve import StartDaemon
 from tierd.testing.valkey import ExternalValkey
 
@@ -220,6 +222,17 @@ def test_a_user_without_a_right(doctor: Doctor, server: StartValkey) -> None:
     (finding,) = found["spill rights"]
     assert finding["measured"].startswith("UNLINK: NOPERM")
     assert "geheim" not in json.dumps(found)
+
+
+def test_every_command_of_the_daemon_is_tried(doctor: Doctor, server: StartValkey) -> None:
+    """Each command that the daemon's adapter sends is refused to a user with no rights at all but to log in."""
+    adapters = Path(redis_pool.__file__).parent
+    sources = "".join(path.read_text() for path in adapters.glob("*redis*.py"))
+    used = set(re.findall(r'command\(b"([A-Z]+)"', sources)) | {"SET"}
+    one = server(maxmemory="4gb")
+    one.run(b"ACL", b"SETUSER", b"kv", b"on", b">geheim", b"allkeys", b"-@all", b"+ping")
+    found = doctor.run(spill=one.tcp_url.replace("redis://", "redis://kv:geheim@"), status=1)
+    assert used <= {one["measured"].split(":")[0] for one in found["spill rights"]}
 
 
 def test_a_user_of_other_keys(doctor: Doctor, server: StartValkey) -> None:
