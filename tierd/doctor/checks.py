@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tierd.adapters.spill_redis import RELEASE_MIN
 from tierd.doctor.facts import CudaFacts, Device, Facts, NodeFacts, SpillFacts
 
 GIB = 1 << 30
@@ -13,7 +14,6 @@ HUGE_OPTIONS = ("always", "within_size", "advise")
 DESCRIPTORS_PER_SESSION = 4
 """A connection, an attach socket, the process, and one to spare."""
 DESCRIPTORS_BESIDE = 128
-VERSION_LEAST = (6, 2)
 MAXMEMORY_SHARE = 0.8
 """How much of a server's memory ends up as payload when its allocator rounds blocks of 5 MiB up to 6."""
 BLOCK_BYTES = 5 << 20
@@ -229,14 +229,14 @@ def check_spill(facts: Facts) -> Iterator[Finding]:
 
 
 def _server(node: NodeFacts) -> Iterator[Finding]:
-    least = ".".join(map(str, VERSION_LEAST))
+    least = ".".join(map(str, RELEASE_MIN))
     measured = f"{node.product} {'.'.join(map(str, node.version))} at {node.place}"
     if not node.version:
         yield _note(
             "spill server", f"{node.place} does not answer INFO", "allow it: version, memory and policy are unknown"
         )
-    elif node.version < VERSION_LEAST:
-        yield _warning("spill server", measured, f"take Redis {least} or newer, or Valkey: older ones are not tested")
+    elif node.version < RELEASE_MIN:
+        yield _warning("spill server", measured, f"take Redis {least} or newer, or Valkey: no older one is tested")
     else:
         yield _ok("spill server", measured)
     if node.policy != "noeviction" and node.maxmemory_bytes:

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from tierd.doctor.checks import Finding, Severity, examine
-from tierd.doctor.facts import CudaFacts, Device, Facts, MachineFacts, NodeFacts, SharedMemoryFacts, SpillFacts, StateFacts
+from tierd.doctor.facts import (
+    CudaFacts,
+    Device,
+    Facts,
+    MachineFacts,
+    NodeFacts,
+    SharedMemoryFacts,
+    SpillFacts,
+    StateFacts,
+)
 from tierd.settings import Settings
 
 GIB = 1 << 30

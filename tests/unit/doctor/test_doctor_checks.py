@@ -39,7 +39,7 @@ SPOILT: list[tuple[dict[str, Any], str, Severity, str]] = [
     ({"spill__problem": "refused"}, "spill server", Severity.ERROR, "address"),
     ({"spill__nodes": (replace(NODE, version=(5, 0, 14)),)}, "spill server", Severity.WARNING, "6.2"),
     ({"spill__nodes": (replace(NODE, maxmemory_bytes=0),)}, "spill memory", Severity.WARNING, "maxmemory to 10gb"),
-    ({"spill__nodes": (replace(NODE, maxmemory_bytes=9 * GIB),)}, "spill memory", Severity.WARNING, "maxmemory to 10gb"),
+    ({"spill__nodes": (replace(NODE, maxmemory_bytes=9 * GIB),)}, "spill memory", Severity.WARNING, "to 10gb"),
     ({"spill__nodes": (replace(NODE, policy="allkeys-lru"),)}, "spill eviction", Severity.WARNING, "noeviction"),
     ({"spill__nodes": (replace(NODE, version=()),)}, "spill server", Severity.NOTE, "unknown"),
     ({"spill__refused": ("UNLINK: NOPERM",)}, "spill rights", Severity.ERROR, "{tierd:"),
@@ -79,7 +79,8 @@ def test_what_this_instance_holds_is_room() -> None:
 
 def test_two_faults_are_two_findings() -> None:
     """Findings do not hide one another."""
-    facts = healthy(machine__descriptors=1024, state__mode=0o777, spill__nodes=(replace(NODE, policy="volatile-ttl"),))
+    evicting = replace(NODE, policy="volatile-ttl")
+    facts = healthy(machine__descriptors=1024, state__mode=0o777, spill__nodes=(evicting,))
     assert [one.check for one in found(facts)] == ["file descriptors", "state directory", "spill eviction"]
 
 
