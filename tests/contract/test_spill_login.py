@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import ssl
-import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,6 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from tls_files import TlsFiles
 
 from tierd.adapters.spill_redis import RedisSpillStore
 from tierd.core.errors import InvalidInput, SpillDown
@@ -93,6 +91,8 @@ def test_forbidden_keys(locked: ExternalValkey) -> None:
         f"redis://user:{ESCAPED}@no-such-host.invalid/0",
         f"unix://user:{ESCAPED}@/no/such/socket",
         f"rediss://user:{ESCAPED}@127.0.0.1:1/0",
+        f"redis+cluster://user:{ESCAPED}@127.0.0.1:1,127.0.0.1:2",
+        f"rediss+sentinel://user:{ESCAPED}@127.0.0.1:1,127.0.0.1:2/kv",
     ],
 )
 def test_secrets_are_not_shown(url: str) -> None:
@@ -105,6 +105,37 @@ def test_secrets_are_not_shown(url: str) -> None:
         shown = [repr(store), str(store), str(error), *traceback.format_exception(error)]
     for text in shown:
         assert not any(secret in text for secret in (PASSWORD, ESCAPED, "user:", "p@ss"))
+
+
+def test_password_file(locked: ExternalValkey, tmp_path: Path) -> None:
+    """A password is taken from its file at each login, so that it can be changed while the daemon runs."""
+    file = tmp_path / "pass word"
+    file.write_text("old\n")
+    urls = [f"redis://127.0.0.1:{locked.port}/5?", f"redis://tierd@127.0.0.1:{locked.port}/5?",
+            f"unix://tierd@{locked.socket_path}?db=5&"]
+    for url in urls:
+        store = new_store(f"{url}password_file={quote(str(file))}")
+        file.write_text("old\n")
+        with pytest.raises(SpillDown, match="user or password"):
+            put_random(store, 1)
+        file.write_text(PASSWORD + "\n")
+        put_random(store, 1)
+        get_new(store, 1)
+        store.close()
+    file.unlink()
+    with pytest.raises(InvalidInput, match=r"^spill: password_file: cannot be read"):
+        new_store(f"{urls[0]}password_file={quote(str(file))}")
+
+
+def test_password_file_that_goes_away(locked: ExternalValkey, tmp_path: Path) -> None:
+    """A file that is gone at a login is SpillDown that says so."""
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    store = new_store(f"redis://127.0.0.1:{locked.port}?password_file={file}")
+    file.unlink()
+    with pytest.raises(SpillDown, match="password_file cannot be read"):
+        put_random(store, 1)
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -122,6 +153,23 @@ def test_secrets_are_not_shown(url: str) -> None:
         "redis://host?socket_timeout=secret",
         "unix://secret/run/valkey.sock",
         "unix://",
+        "unix+cluster:///secret",
+        "redis+other://secret",
+        "redis://a:1,secret:2",
+        "redis+cluster://",
+        "redis+cluster://a:1,",
+        "redis+cluster://a:secret",
+        "redis+cluster://a/1?client_name=secret",
+        "redis+cluster://a?db=1",
+        "redis+cluster://a?sentinel_username=secret",
+        "redis+sentinel://secret",
+        "redis+sentinel://secret/",
+        "redis+sentinel://a/kv/secret",
+        "redis+sentinel://a/kv/1/2?client_name=secret",
+        "redis+sentinel://" + ",".join(["secret"] * 65) + "/kv",
+        "redis://a?db=1&db=secret",
+        "redis://:secret@a?password_file=/dev/null",
+        "rediss://a?ssl_ca_certs=/no/secret",
     ],
 )
 def test_impossible_urls(url: str) -> None:
@@ -132,32 +180,19 @@ def test_impossible_urls(url: str) -> None:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """A new self-signed certificate for 127.0.0.1, its key beside it."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    made = tmp_path / "cert.pem"
-    command = [
-        openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-        "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
-        "-keyout", str(tmp_path / "key.pem"), "-out", str(made),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
-    return made
+def files(tmp_path: Path) -> TlsFiles:
+    return TlsFiles(tmp_path)
 
 
 @pytest.fixture
-def tls_proxy(valkey: ExternalValkey, certificate: Path) -> Iterator[RedisProxy]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
-    with RedisProxy(valkey.unix_url, tls=context) as proxy:
+def tls_proxy(valkey: ExternalValkey, files: TlsFiles) -> Iterator[RedisProxy]:
+    with RedisProxy(valkey.unix_url, tls=files.server_context(client_certificate=False)) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def tls_store(tls_proxy: RedisProxy, certificate: Path) -> Iterator[RedisSpillStore]:
-    store = new_store(f"{tls_proxy.url}?ssl_ca_certs={quote(str(certificate))}")
+def tls_store(tls_proxy: RedisProxy, files: TlsFiles) -> Iterator[RedisSpillStore]:
+    store = new_store(f"{tls_proxy.url}?ssl_ca_certs={quote(str(files.ca))}")
     yield store
     store.close()
 

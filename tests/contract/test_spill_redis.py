@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from redis_contract import RedisContract, new_store
 
-from tierd.adapters.envelope import block_key
 from tierd.adapters.spill_embedded import EmbeddedValkey
-from tierd.adapters.spill_redis import RedisSpillStore
 from tierd.ports import SpillStore
 from tierd.testing.redis_proxy import RedisProxy
-from tierd.testing.spill_contract import FINGERPRINT, SpillContract, identity_of
 from tierd.testing.valkey import ExternalValkey, run_command
 
-INSTANCE, MARKER = bytes(range(16)), bytes(range(16, 32))
 
-
-def new_store(url: str, pool_size: int = 8) -> RedisSpillStore:
-    return RedisSpillStore(url, instance=INSTANCE, marker=MARKER, prefix="contract", pool_size=pool_size)
-
-
-class RedisContract(SpillContract):
-    """`socket_path`: a second way to the server, past the store."""
-
-    socket_path: Path
+class ServerContract(RedisContract):
+    """On one server."""
 
     @pytest.fixture(autouse=True)
     def _way_in(self, valkey: ExternalValkey) -> None:
-        self.socket_path = valkey.socket_path
-
-    def tamper(self, store: SpillStore, number: int, change: Callable[[bytes], bytes]) -> None:
-        key = block_key(b"contract", FINGERPRINT, identity_of(number))
-        value = run_command(self.socket_path, b"GET", key)
-        assert isinstance(value, bytes)
-        run_command(self.socket_path, b"SET", key, change(value))
+        self.run = valkey.run
 
 
-class TestUnixSocket(RedisContract):
+class TestUnixSocket(ServerContract):
     @pytest.fixture
     def store(self, valkey: ExternalValkey) -> Iterator[SpillStore]:
         store = new_store(valkey.unix_url)
@@ -47,7 +32,7 @@ class TestUnixSocket(RedisContract):
         store.close()
 
 
-class TestTcp(RedisContract):
+class TestTcp(ServerContract):
     @pytest.fixture
     def store(self, valkey: ExternalValkey) -> Iterator[SpillStore]:
         store = new_store(valkey.tcp_url)
@@ -55,7 +40,7 @@ class TestTcp(RedisContract):
         store.close()
 
 
-class TestFewerConnectionsThanThreads(RedisContract):
+class TestFewerConnectionsThanThreads(ServerContract):
     @pytest.fixture
     def store(self, valkey: ExternalValkey) -> Iterator[SpillStore]:
         store = new_store(valkey.unix_url, pool_size=2)
@@ -63,7 +48,7 @@ class TestFewerConnectionsThanThreads(RedisContract):
         store.close()
 
 
-class TestThroughProxy(RedisContract):
+class TestThroughProxy(ServerContract):
     @pytest.fixture
     def store(self, valkey: ExternalValkey) -> Iterator[SpillStore]:
         with RedisProxy(valkey.unix_url) as proxy:
@@ -83,8 +68,8 @@ class TestEmbedded(RedisContract):
 
     @pytest.fixture(autouse=True)
     def _way_in(self, embedded: EmbeddedValkey) -> None:
-        self.socket_path = Path(urlsplit(embedded.url).path)
-        run_command(self.socket_path, b"FLUSHALL")
+        self.run = partial(run_command, Path(urlsplit(embedded.url).path))
+        self.run(b"FLUSHALL")
 
     @pytest.fixture
     def store(self, embedded: EmbeddedValkey) -> Iterator[SpillStore]:

@@ -26,11 +26,31 @@ def address_of(url: str) -> RedisAddress:
         ("rediss://u:secret@cache.example/1", "rediss://cache.example:6379 db 1"),
         ("unix:///run/a%20b.sock?db=5", "unix:///run/a b.sock db 5"),
         ("unix://u:secret@/run/valkey.sock", "unix:///run/valkey.sock db 0"),
+        ("redis+cluster://u:secret@a:1,[::1]:2,b", "cluster a:1,[::1]:2,b:6379"),
+        ("rediss+sentinel://u:secret@a,b:2/kv/3", "sentinel kv@a:26379,b:2"),
     ],
 )
 def test_addresses(url: str, shown: str) -> None:
     """An address shows where it leads and neither user nor password."""
     assert str(parse_redis_url(url)) == shown
+
+
+def test_login_of_servers_and_of_sentinels(tmp_path: Path) -> None:
+    """User, password and database are the servers'; sentinels get their own login, TLS is the same for both."""
+    (tmp_path / "word").write_text("s")
+    url = "rediss+sentinel://u:p@a,b/kv/3?sentinel_username=w&ssl_check_hostname=false&client_name=c"
+    parsed = parse_redis_url(f"{url}&sentinel_password_file={tmp_path}/word")
+    assert parsed.master == "kv"
+    server = parsed.server.at("10.0.0.1", 6380).connection(1.0)
+    assert (server.host, server.port, server.db) == ("10.0.0.1", 6380, 3)
+    assert (server.username, server.password, server.credential_provider) == ("u", "p", None)
+    for seed, host in zip(parsed.seeds, ("a", "b"), strict=True):
+        sentinel = seed.connection(1.0)
+        assert (sentinel.host, sentinel.port, sentinel.db) == (host, 26379, 0)
+        assert sentinel.credential_provider.get_credentials() == ("w", "s")
+        assert (sentinel.check_hostname, sentinel.client_name) == (server.check_hostname, "c") == (False, "c")
+    plain = parse_redis_url("redis+sentinel://u:p@a/kv").seeds[0].connection(1.0)
+    assert (plain.username, plain.password, plain.credential_provider) == (None, None, None)
 
 
 def test_what_redis_py_gives(tmp_path: Path) -> None:

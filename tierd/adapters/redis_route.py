@@ -137,15 +137,18 @@ class _Knowledge:
 
     def refresh(self, deadline: Deadline) -> None:
         """Asks if there is a doubt. Fails only when nothing was ever learnt: else what is known has to do."""
-        if not self._doubted:
+        if not self._to_be_asked():
             return
         if not self._lock.acquire(timeout=deadline.left_s()):
             raise TimeoutError("the servers are being asked for")
         try:
-            if self._doubted and not (self._any and time.monotonic() < self._asked_at + ASK_PAUSE_S):
+            if self._to_be_asked():
                 self._learn(deadline)
         finally:
             self._lock.release()
+
+    def _to_be_asked(self) -> bool:
+        return not self._any or (self._doubted and time.monotonic() >= self._asked_at + ASK_PAUSE_S)
 
     def _learn(self, deadline: Deadline) -> None:
         self._doubted = False
@@ -194,10 +197,12 @@ class SentinelRoute:
         self._primary = _first_answer(self._sentinels, question, self._named, deadline)
         self._pools.keep([self._primary])
 
-    def _named(self, reply: Reply, _sentinel: RedisPool) -> RedisPool:
+    def _named(self, reply: Reply, sentinel: RedisPool) -> RedisPool:
         if reply is None:
             raise ConnectionError(f"the sentinels know no primary called {self._master.decode()}")
         host, port = _address(reply)
+        # Who answers is asked first next time: one that hangs is not waited for again.
+        self._sentinels = sorted(self._sentinels, key=lambda one: one is not sentinel)
         return self._pools.at(host, port)
 
 

@@ -58,9 +58,7 @@ class RedisAddress:
         """`settings` are arguments of the redis-py connection."""
         self._class = connection_class
         self._settings = dict(settings)
-        host = self.host
-        host = f"[{host}]" if ":" in host else host
-        place = settings.get("path") or f"{host}:{self.port}"
+        place = settings.get("path") or self.place
         self._shown = f"{_SCHEME_OF[connection_class]}://{place} db {settings.get('db', 0)}"
 
     def __str__(self) -> str:
@@ -73,6 +71,10 @@ class RedisAddress:
     @property
     def port(self) -> int:
         return int(self._settings.get("port", SERVER_PORT))
+
+    @property
+    def place(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def at(self, host: str, port: int) -> RedisAddress:
         """Another server with the same login, TLS and database."""
@@ -101,7 +103,7 @@ class RedisUrl:
     def __str__(self) -> str:
         if self.topology is Topology.ONE:
             return str(self.server)
-        hosts = ",".join(f"{seed.host}:{seed.port}" for seed in self.seeds)
+        hosts = ",".join(seed.place for seed in self.seeds)
         return f"{self.topology.value} {self.master}{'@' if self.master else ''}{hosts}"
 
 

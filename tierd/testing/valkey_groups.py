@@ -116,6 +116,9 @@ class SentinelGroup(_Group):
     def url(self) -> str:
         return f"redis+sentinel://{','.join(f'127.0.0.1:{one.port}' for one in self.sentinels)}/{MASTER}"
 
+    def flush(self) -> None:
+        self.primary().run(b"FLUSHALL")
+
     def primary(self) -> ExternalValkey:
         """The server that takes writes."""
         return next(server for server in self.servers if server.alive and _info(server)["role"] == "master")
