@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+LOW, NORMAL, HIGH = 1, 2, 3
+
 
 @dataclass
 class Rules:
@@ -45,6 +47,14 @@ class Block:
     generation: int = 0
     writer: int = 0
     leases: int = 0
+    priority: int = NORMAL
+    next_use: str = ""
+    expected_until: float = 0.0
+    pinned_until: float = 0.0
+
+    def standing(self) -> int:
+        """What goes first whatever its rank: ended, low or waiting for a human, normal, high, soon."""
+        return {"CLOSED": 0, "HUMAN": LOW, "SOON": 4}.get(self.next_use, self.priority)
 
 
 @dataclass
@@ -53,6 +63,8 @@ class Running:
 
     ids: list[bytes]
     touched: set[bytes] = field(default_factory=set)
+    priority: int = 0
+    chain: bool = True
 
 
 @dataclass
@@ -95,14 +107,88 @@ class Oracle:
         if settled or not (party.leases or party.quarantined):
             del self.parties[session]
 
-    def open_sequence(self, session: int, name: str, ids: list[bytes], parent: bytes | None) -> list[bool]:
+    def open_sequence(
+        self, session: int, name: str, ids: list[bytes], parent: bytes | None, priority: int = 0
+    ) -> list[bool]:
         self._tick()
-        self.running[session, name] = Running(ids)
+        self.running[session, name] = Running(ids, priority=priority)
+        self._prefer(ids, priority)
         self._link(ids, parent)
         return self.present(ids)
 
-    def close_sequence(self, session: int, name: str) -> None:
-        del self.running[session, name]
+    def close_sequence(self, session: int, name: str, next_use: str = "", expected_s: float = 0.0) -> None:
+        running = self.running.pop((session, name))
+        mine = [self.blocks[one] for one in {*running.ids, *running.touched} if one in self.blocks]
+        if next_use == "SOON":
+            for block in mine:
+                block.next_use = "SOON"
+                block.expected_until = max(block.expected_until, self.now + expected_s)
+        elif next_use:
+            for block in self._exclusive(mine):
+                block.next_use, block.expected_until = next_use, 0.0
+
+    def _exclusive(self, mine: list[Block]) -> list[Block]:
+        """Those behind the last block that something else uses, too: a sequence, a lease, a second child."""
+        children = [other.parent for other in self.blocks.values()]
+        shared = [b.position for b in mine if self._in_use(b) or children.count(b.identity) > 1]
+        return [block for block in mine if block.position > max(shared, default=-1)]
+
+    def time_passes(self, now: float) -> None:
+        """Pins and expectations whose time has come end."""
+        self.now = now
+        for block in self.blocks.values():
+            if block.pinned_until <= now:
+                block.pinned_until = 0.0
+            if block.next_use == "SOON" and block.expected_until <= now:
+                block.next_use, block.expected_until = "", 0.0
+
+    # --- pins and touches ---------------------------------------------------------------------------
+
+    def pin(self, ids: list[bytes], ttl_s: float, share: float) -> list[str] | None:
+        """None: more than the share of slots would be pinned, and nothing is."""
+        mine = {one for one in ids if one in self.blocks and self.blocks[one].ready}
+        pinned = {one for one, block in self.blocks.items() if block.pinned_until}
+        if mine - pinned and len(mine | pinned) > int(share * self.capacity):
+            return None
+        for one in mine:
+            self.blocks[one].pinned_until = max(self.blocks[one].pinned_until, self.now + ttl_s)
+        return ["PINNED" if one in mine else "MISS" for one in ids]
+
+    def unpin(self, ids: list[bytes]) -> int:
+        pinned = [one for one in set(ids) if one in self.blocks and self.blocks[one].pinned_until]
+        for one in pinned:
+            self.blocks[one].pinned_until = 0.0
+        return len(pinned)
+
+    def touch(self, session: int, ids: list[bytes], counts: list[int], sequence: str) -> tuple[int, int]:
+        """Accesses served elsewhere: how many records of blocks, and of ghosts, they reached."""
+        if not sequence:
+            self._tick()
+        self._link(ids, None)
+        touched = self.running[session, sequence].touched if sequence else set()
+        ghosts = dict(self.ghosts)
+        blocks = forgotten = 0
+        for one, times in zip(ids, counts, strict=True):
+            if one in touched:
+                continue
+            block, ghost = self.blocks.get(one), ghosts.get(one)
+            blocks, forgotten = blocks + (block is not None), forgotten + (ghost is not None)
+            stats = block.stats if block else ghost
+            for _ in range((1 if sequence else times) if stats else 0):
+                self._count(stats, 1.0, 1)
+            if block:
+                block.next_use, block.expected_until = "", 0.0
+                self.reported.pop(one, None)
+            elif ghost:
+                ghost.wall = float(int(ghost.wall))
+        touched.update(ids)
+        return blocks, forgotten
+
+    def _prefer(self, ids: list[bytes], priority: int) -> None:
+        """Nobody lowers the priority of a block that was there."""
+        for one in ids:
+            if one in self.blocks:
+                self.blocks[one].priority = max(self.blocks[one].priority, priority)
 
     def present(self, ids: list[bytes]) -> list[bool]:
         return [one in self.blocks and self.blocks[one].ready for one in ids]
@@ -110,7 +196,8 @@ class Oracle:
     # --- storing ------------------------------------------------------------------------------------
 
     def reserve(
-        self, session: int, ids: list[bytes], position: int, parent: bytes | None, sequence: str, chain: bool
+        self, session: int, ids: list[bytes], position: int, parent: bytes | None, sequence: str, chain: bool,
+        priority: int = 0,
     ) -> list[str]:
         """Outcomes; the leading missing ones that fit are granted."""
         if not sequence:
@@ -124,9 +211,13 @@ class Oracle:
                 outcomes.append("EXISTS" if self.blocks[one].ready else "BUSY")
         kept = set(ids) | self._ancestors(parent if chain else None)
         granted = missing[: self._make_room(len(missing), kept)]
+        priority = priority or (self.running[session, sequence].priority if sequence else 0)
+        self._prefer(ids, priority)
         for place, one in enumerate(ids):
             if outcomes[place] == "GRANTED" and one in granted:
-                self.blocks[one] = Block(one, position + place * chain, self._recall(one), writer=session)
+                self.blocks[one] = Block(
+                    one, position + place * chain, self._recall(one), writer=session, priority=priority or NORMAL
+                )
             elif outcomes[place] == "GRANTED":
                 outcomes[place] = "FULL"
         self.most_blocks = max(self.most_blocks, len(self.blocks))
@@ -180,6 +271,7 @@ class Oracle:
         leased = [one for one, how in zip(ids, outcomes, strict=True) if how == "LEASED"]
         self.hits += len(leased)
         self.misses += outcomes.count("MISS")
+        self._prefer(leased, self.running[session, sequence].priority if sequence else 0)
         for one in leased:
             self.blocks[one].leases += 1
             self.parties[session].leases.setdefault(lease, []).append(one)
@@ -212,7 +304,7 @@ class Oracle:
             block = self.blocks.get(one)
             if block is None or not block.ready:
                 outcomes.append("MISS")
-            elif self._in_use(block):
+            elif self._in_use(block) or block.pinned_until:
                 outcomes.append("IN_USE")
             else:
                 self._remove(block)
@@ -230,7 +322,7 @@ class Oracle:
     def clear(self, ghosts: bool) -> tuple[int, int]:
         """Copies removed, and left because they are in use."""
         ready = [block for block in self.blocks.values() if block.ready]
-        idle = [block for block in ready if not self._in_use(block)]
+        idle = [block for block in ready if not self._in_use(block) and not block.pinned_until]
         for block in idle:
             self._remove(block)
         if ghosts:
@@ -266,10 +358,11 @@ class Oracle:
         parents = {block.parent for block in left} if self.rules.leaf_only else set()
         may_go = [
             block for block in left
-            if block.ready and block.identity not in kept | parents and not self._in_use(block)
+            if block.ready and block.identity not in kept | parents
+            and not self._in_use(block) and not block.pinned_until
         ]
-        order = [(-self.rank(b), b.stats.last, -b.position, b.identity, b) for b in may_go]
-        return min(order)[4] if order else None
+        order = [(b.standing(), -self.rank(b), b.stats.last, -b.position, b.identity, b) for b in may_go]
+        return min(order)[5] if order else None
 
     def order(self) -> list[bytes]:
         """Identities in the order in which they would go."""
@@ -346,6 +439,7 @@ class Oracle:
         for one in dict.fromkeys(ids):
             if one not in touched:
                 self._count(self.blocks[one].stats, 1.0, 1)
+                self.blocks[one].next_use, self.blocks[one].expected_until = "", 0.0
                 self.reported.pop(one, None)
         touched.update(ids)
 

@@ -21,7 +21,8 @@ from tierd.core.messages import (
     ReserveReply,
     Tier,
 )
-from tierd.core.state import EngineSettings, Sequence, State, Tables, TierSpec, TierState
+from tierd.core.state import EngineSettings, State, Tables, TierSpec, TierState
+from tierd.core.underway import Sequence
 from tierd.testing.prompts import Kind, Prompt
 from tierd_client.format import HOLD_LEASE, STATE_READY
 

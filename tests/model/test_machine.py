@@ -6,6 +6,7 @@ import os
 from hashlib import blake2b
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,6 +15,7 @@ from pytest import MonkeyPatch
 
 from tierd.core import hashindex, victims
 from tierd.core.engine import Engine
+from tierd.core.errors import LimitReached
 from tierd.core.invariants import check
 from tierd.core.messages import (
     Abort,
@@ -39,6 +41,7 @@ from tierd.core.messages import (
     ListBlocks,
     LookedUp,
     Lookup,
+    NextUse,
     Observe,
     Observed,
     Occupancy,
@@ -46,8 +49,12 @@ from tierd.core.messages import (
     OpenSequence,
     OpenSession,
     Outcomes,
+    Pin,
+    Pinned,
+    PinReply,
     Plan,
     Planned,
+    Priority,
     Release,
     Reply,
     Reserve,
@@ -56,6 +63,9 @@ from tierd.core.messages import (
     SequenceOpened,
     SetPolicy,
     Tier,
+    Touch,
+    Touched,
+    Unpin,
 )
 from tierd.core.state import EngineSettings, Tables, TierSpec
 from tierd_client.format import PAGE_BYTES, U8Array
@@ -72,6 +82,8 @@ POLICIES = {
     "lrfu(ranking=decayed,lambda=0.25,leaf_only=false)": Rules("decayed", 0.05, per_step=0.25, leaf_only=False),
     "lrfu(ranking=decayed,lambda=0)": Rules("decayed", 0.05, per_step=0.0),
 }
+
+PIN_SHARE = 0.6
 
 MASSES = (0.0, 0.0625, 0.25, 0.5)
 """Exact in float32, so that both sides reckon with the same numbers."""
@@ -90,6 +102,7 @@ sessions = st.integers(1, 3)
 names = st.sampled_from(["a", "b"])
 prompts = st.sampled_from(PROMPTS)
 numbers = st.integers(0, 1_000)
+priorities = st.sampled_from(Priority)
 
 
 def pack(identities: list[bytes]) -> U8Array:
@@ -119,7 +132,7 @@ class Lockstep(RuleBasedStateMachine):
         self.small.setattr(hashindex, "SMALL_BATCH", batch)
         tiers = (TierSpec(Tier.HOST, ((1, capacity * PAGE_BYTES),)),)
         tables = Tables.private(capacity, ghosts=16 * capacity, sessions=8, holds=256)
-        self.engine = Engine(EngineSettings(tiers, policy), tables)
+        self.engine = Engine(EngineSettings(tiers, policy, pin_share=PIN_SHARE), tables)
         self.oracle = Oracle(capacity, POLICIES[policy])
         self.policy = policy
         self.now = 1_000.0
@@ -137,7 +150,7 @@ class Lockstep(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 30))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
-        self.oracle.now = self.now
+        self.oracle.time_passes(self.now)
         self.do(Occupancy())
 
     # --- sessions and sequences ---------------------------------------------------------------------
@@ -164,23 +177,57 @@ class Lockstep(RuleBasedStateMachine):
             self.oracle.end_session(session, settled)
             self.slots[session] = []
 
-    @rule(session=sessions, name=names, prompt=prompts, start=numbers, length=numbers)
-    def open_sequence(self, session: int, name: str, prompt: tuple[bytes, ...], start: int, length: int) -> None:
+    @rule(session=sessions, name=names, prompt=prompts, start=numbers, length=numbers, priority=priorities)
+    def open_sequence(
+        self, session: int, name: str, prompt: tuple[bytes, ...], start: int, length: int, priority: Priority
+    ) -> None:
         if not self.live(session) or (session, name) in self.oracle.running:
             return
         part, position, parent = part_of(prompt, start, length)
-        reply = self.do(OpenSequence(session, name, Ids(1, 0, pack(part), True, position, parent)))
-        present = self.oracle.open_sequence(session, name, part, parent)
+        reply = self.do(OpenSequence(session, name, Ids(1, 0, pack(part), True, position, parent), priority))
+        present = self.oracle.open_sequence(session, name, part, parent, priority)
         assert isinstance(reply, SequenceOpened)
         assert reply.step == self.oracle.step
         assert reply.tiers.tolist() == [2 * here for here in present]
         assert reply.hit_blocks == (present.index(False) if False in present else len(present))
 
-    @rule(session=sessions, name=names)
-    def close_sequence(self, session: int, name: str) -> None:
+    @rule(session=sessions, name=names, next_use=st.sampled_from(NextUse), expected_s=st.integers(1, 60))
+    def close_sequence(self, session: int, name: str, next_use: NextUse, expected_s: int) -> None:
         if (session, name) in self.oracle.running:
-            self.do(CloseSequence(session, name))
-            self.oracle.close_sequence(session, name)
+            self.do(CloseSequence(session, name, next_use, expected_s))
+            self.oracle.close_sequence(session, name, next_use.name * bool(next_use), expected_s)
+
+    # --- pins and touches ---------------------------------------------------------------------------
+
+    @rule(prompt=prompts, start=numbers, length=numbers, ttl_s=st.integers(1, 60))
+    def pin(self, prompt: tuple[bytes, ...], start: int, length: int, ttl_s: int) -> None:
+        part, _, _ = part_of(prompt, start, length)
+        expected = self.oracle.pin(part, ttl_s, PIN_SHARE)
+        if expected is None:
+            with pytest.raises(LimitReached, match="pin_share"):
+                self.do(Pin(Ids(1, 0, pack(part)), ttl_s))
+            return
+        reply = self.do(Pin(Ids(1, 0, pack(part)), ttl_s))
+        assert isinstance(reply, PinReply)
+        assert [Pinned(one).name for one in reply.outcomes.tolist()] == expected
+
+    @rule(prompt=prompts, start=numbers, length=numbers)
+    def unpin(self, prompt: tuple[bytes, ...], start: int, length: int) -> None:
+        part, _, _ = part_of(prompt, start, length)
+        reply = self.do(Unpin(Ids(1, 0, pack(part))))
+        assert isinstance(reply, Done)
+        assert reply.count == self.oracle.unpin(part)
+
+    @rule(session=sessions, number=numbers, prompt=prompts, counts=st.lists(st.integers(1, 4), min_size=9))
+    def touch(self, session: int, number: int, prompt: tuple[bytes, ...], counts: list[int]) -> None:
+        if not self.live(session):
+            return
+        sequence, ids = self.sequence_of(session, number), list(prompt)
+        counts = counts[: len(ids)]
+        reply = self.do(Touch(session, Ids(1, 0, pack(ids), True), np.array(counts), sequence))
+        assert isinstance(reply, Touched)
+        assert (reply.blocks, reply.ghosts) == self.oracle.touch(session, ids, counts, sequence)
+        assert reply.step == self.oracle.step
 
     @rule(prompt=prompts)
     def look_up(self, prompt: tuple[bytes, ...]) -> None:
@@ -193,11 +240,11 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(
         session=sessions, number=numbers, prompt=prompts, start=numbers, length=numbers, loose=st.booleans(),
-        twice=st.booleans(),
+        twice=st.booleans(), priority=priorities,
     )
     def reserve(
         self, session: int, number: int, prompt: tuple[bytes, ...], start: int, length: int, loose: bool,
-        twice: bool,
+        twice: bool, priority: Priority,
     ) -> None:
         if not self.live(session):
             return
@@ -206,8 +253,8 @@ class Lockstep(RuleBasedStateMachine):
         if loose:
             part, position, parent = part + part * twice, 0, None
         ids = Ids(1, 0, pack(part), not loose, position, parent)
-        reply = self.do(Reserve(session, ids, PAGE_BYTES, sequence=sequence))
-        outcomes = self.oracle.reserve(session, part, position, parent, sequence, chain=not loose)
+        reply = self.do(Reserve(session, ids, PAGE_BYTES, sequence=sequence, priority=priority))
+        outcomes = self.oracle.reserve(session, part, position, parent, sequence, not loose, priority)
         assert isinstance(reply, ReserveReply)
         assert [Reserved(one).name for one in reply.outcomes.tolist()] == outcomes
         for place, how in enumerate(outcomes):
@@ -341,6 +388,9 @@ class Lockstep(RuleBasedStateMachine):
             assert abs(record.crf - stats.crf) <= 1e-14 * stats.crf
             assert (view.position, view.parent) == (block.position, block.parent)
             assert view.copies[0].leases == block.leases
+            assert (view.priority, view.next_use.name) == (block.priority, block.next_use or "NONE")
+            assert view.pinned_s == max(0.0, block.pinned_until - self.now)
+            assert view.expected_s == max(0.0, block.expected_until - self.now)
             assert view.sequences == sum(identity in running.ids for running in self.oracle.running.values())
 
     @invariant()

@@ -63,6 +63,8 @@ class Catalog:
         self.state, self.address, self.generation = column["state"], column["address"], column["generation"]
         self.touches, self.last, self.wall = column["touches"], column["last"], column["wall"]
         self.ema, self.crf = column["ema"], column["crf"]
+        self.pinned_until: NDArray[np.float64] = column["policy"].view("<f8")[:, 2]
+        """Wall time (s since 1970) until which the identity is pinned, 0 for none."""
         self.capacity = len(self.identity)
         table.words[WORD_ROWS], table.words[WORD_BUCKETS] = self.capacity, len(column["index"])
         self.used = np.zeros(self.capacity, bool)

@@ -11,7 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from tierd.core import explain, lives, moving, placing, reading, sequences, statistics
+from tierd.core import (
+    explain,
+    hints,
+    lives,
+    moving,
+    pins,
+    placing,
+    prefetch,
+    reading,
+    sequences,
+    statistics,
+    touching,
+)
 from tierd.core import messages as m
 from tierd.core.policy.registry import parse
 from tierd.core.room import finish
@@ -24,6 +36,7 @@ Handler = Callable[[State, Any], m.Reply]
 def _finish(state: State, command: m.Finish) -> m.Done:
     for result in command.results:
         finish(state, result)
+    prefetch.advance(state)
     return m.Done(len(command.results))
 
 
@@ -68,6 +81,12 @@ HANDLERS: dict[type, Handler] = {
     m.SpillState: moving.spill_state,
     m.Finish: _finish,
     m.SetPolicy: _set_policy,
+    m.Pin: pins.pin,
+    m.Unpin: pins.unpin,
+    m.Touch: touching.touch,
+    m.Prefetch: prefetch.prefetch,
+    m.PrefetchStatus: prefetch.prefetch_status,
+    m.CancelPrefetch: prefetch.cancel_prefetch,
     m.Occupancy: _occupancy,
     m.Shares: _shares,
     m.Describe: explain.describe,
@@ -92,6 +111,8 @@ class Engine:
         """
         state = self.state
         state.clock.tell(now)
+        state.lapse()
+        hints.lapse(state)
         reply = HANDLERS[type(command)](state, command)
         state.settle_ages()
         effects, state.effects = state.effects, []

@@ -6,6 +6,7 @@ import numpy as np
 
 from tierd.core import statistics
 from tierd.core.arena import slot_bytes, slots_of
+from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import (
@@ -27,7 +28,9 @@ from tierd.core.messages import (
     TierShares,
 )
 from tierd.core.moving import select
-from tierd.core.room import destination, record_of
+from tierd.core.pins import quota
+from tierd.core.room import record_of
+from tierd.core.standing import next_use_of, priority_of, standing_of, standings
 from tierd.core.state import State, TierState, split
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array
 
@@ -40,6 +43,8 @@ def occupancy(state: State) -> OccupancyReply:
         identities=len(state.catalog), ghosts=len(state.ghosts), sessions=len(state.sessions),
         sequences=len(state.sequences), leases=leases, step=state.clock.step, misses_total=state.misses,
         moves_in_flight=len(state.moves), policy=state.policy.spec, policy_epoch=state.policy_epoch,
+        pinned_blocks=len(state.kept), pinned_bytes=state.kept_bytes, pinned_bytes_max=quota(state),
+        prefetches=sum(ticket.blocks is not None for ticket in state.prefetches.values()),
     )
 
 
@@ -91,7 +96,13 @@ def view(state: State, row: int) -> BlockView:
         catalog.identity[row].tobytes(), int(catalog.namespace[row]), int(catalog.group[row]),
         int(catalog.position[row]), None if parent == NO_ROW else catalog.identity[parent].tobytes(),
         int(catalog.size[row]), int(catalog.checksum[row]), record_of(catalog, row), copies, int(state.pins[row]),
+        priority=priority_of(catalog, row), next_use=next_use_of(catalog, row),
+        expected_s=_left_s(state, state.expected, row), pinned_s=_left_s(state, state.kept, row),
     )
+
+
+def _left_s(state: State, deadlines: Deadlines, row: int) -> float:
+    return max(0.0, float(deadlines.until[row]) - state.clock.wall_s)
 
 
 def _copy_view(state: State, tier: TierState, row: int) -> CopyView:
@@ -151,7 +162,8 @@ def in_rank_order(state: State, tier: TierState, rows: I64Array) -> I64Array:
     ranks = state.policy.ranks(statistics.stats_of(catalog, rows), state.moment(tier))
     words = catalog.identity[rows].view(">u8").T
     depth = -catalog.position[rows].astype(np.int64)
-    order: I64Array = rows[np.lexsort((words[3], words[2], words[1], words[0], depth, catalog.last[rows], -ranks))]
+    keys = (words[3], words[2], words[1], words[0], depth, catalog.last[rows], -ranks, standings(catalog, rows))
+    order: I64Array = rows[np.lexsort(keys)]
     return order
 
 
@@ -183,6 +195,9 @@ def explain(state: State, command: Explain) -> Explained:
 def _explanation(state: State, tier: TierState, row: int) -> Explanation:
     stats = statistics.stats_of(state.catalog, np.array([row]))
     terms = state.policy.terms(stats, state.moment(tier)) | {"touches": float(stats.touches[0])}
+    terms["standing"], terms["priority"] = standing_of(state.catalog, row), priority_of(state.catalog, row)
+    if state.expected.until[row]:
+        terms["expected_s"] = _left_s(state, state.expected, row)
     return Explanation(
         state.catalog.identity[row].tobytes(), state.policy.rule, terms, rank_of(state, tier, row),
         _protection(state, tier, row), _destination(state, tier, row),
@@ -198,6 +213,8 @@ def _protection(state: State, tier: TierState, row: int) -> str:
         reasons.append(f"under {tier.copies.leases[row]} leases")
     if tier.copies.moves[row]:
         reasons.append("being copied")
+    if state.kept.until[row] and state.destination(tier) is None:
+        reasons.append(f"pinned for {_left_s(state, state.kept, row):.0f} s")
     if state.policy.common.leaf_only and tier.children[row]:
         reasons.append(f"{tier.children[row]} later blocks of its chain are here")
     return ", ".join(reasons)
@@ -208,7 +225,7 @@ def _destination(state: State, tier: TierState, row: int) -> str:
         relied_upon = number != Tier.SPILL or state.spill_up
         if number > tier.tier and relied_upon and lower.copies.state[row] == STATE_READY:
             return f"dropped ({number.name.lower()} holds it)"
-    below = destination(state, tier)
+    below = state.destination(tier)
     if below is None:
         return "dropped"
     if below.tier == Tier.SPILL and not state.spill_up:

@@ -118,9 +118,9 @@ class Ghosts:
 
     def take(self, ids: U8Array) -> tuple[I64Array, Records]:
         """Hands over and forgets what is remembered of `ids`: indices of those found, and their records."""
-        rows = self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
+        rows = self.places(ids)
         found = indices(rows >= 0)
-        records = self._records(rows[found])
+        records = self.records(rows[found])
         self._remove(rows[found])
         return found, records
 
@@ -136,7 +136,7 @@ class Ghosts:
     def live(self) -> tuple[I64Array, Records]:
         """Places of all ghosts in the columns, oldest out first, and their records."""
         at = self._live()
-        return at, self._records(at)
+        return at, self.records(at)
 
     def _live(self) -> I64Array:
         at = np.arange(self.head, self.tail) % max(1, self.capacity)
@@ -145,9 +145,20 @@ class Ghosts:
 
     def peek(self, ids: U8Array) -> tuple[I64Array, Records]:
         """As `take`, but nothing changes."""
-        rows = self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
+        rows = self.places(ids)
         found = indices(rows >= 0)
-        return found, self._records(rows[found])
+        return found, self.records(rows[found])
+
+    def places(self, ids: U8Array) -> I64Array:
+        """Place of each identity in the columns, -1 where there is no ghost of it."""
+        return self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
+
+    def update(self, at: I64Array, records: Records) -> None:
+        """Other statistics for ghosts that stay in their places, which are distinct. `unit` stays."""
+        column = self.table.columns
+        self.ema[at], column["crf"][at], self.last[at] = records.ema, records.crf, records.last
+        column["wall"][at] = records.wall.astype(np.uint32)
+        self.touches[at] = (self.touches[at] & UNIT_BIT) | (records.touches & ~UNIT_BIT)
 
     def clear(self) -> int:
         """Forgets all; returns how many there were."""
@@ -155,7 +166,8 @@ class Ghosts:
         self._forget(count)
         return count
 
-    def _records(self, at: I64Array) -> Records:
+    def records(self, at: I64Array) -> Records:
+        """Records of the ghosts at these places."""
         column = self.table.columns
         touches = self.touches[at]
         return Records(

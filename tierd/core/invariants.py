@@ -11,9 +11,12 @@ from itertools import pairwise
 import numpy as np
 
 from tierd.core.arena import slot_bytes
+from tierd.core.deadlines import Deadlines
 from tierd.core.engine import Engine
 from tierd.core.hashindex import NO_ROW
-from tierd.core.messages import Tier
+from tierd.core.messages import NextUse, Prefetched, Tier
+from tierd.core.pins import quota
+from tierd.core.standing import NEXT_MASK, NEXT_SHIFT
 from tierd.core.state import State, TierState, split
 from tierd_client.format import (
     HOLD_FREE,
@@ -38,11 +41,14 @@ def check(engine: Engine) -> None:
         _check_slots(state, tier)
         _check_writers(state, tier)
         _check_children(state, tier)
-    _check_pins(state)
+    _check_holders(state)
     _check_leases(state)
     _check_holds(state)
     _check_moves(state)
     _check_ghosts(state)
+    _check_pinned(state)
+    _check_expected(state)
+    _check_prefetches(state)
 
 
 def _require(true: object, sentence: str) -> None:
@@ -123,7 +129,7 @@ def _check_children(state: State, tier: TierState) -> None:
         _require(not (tier.leaving - set(rows.tolist())), f"{tier.tier.name}: what is leaving is still here")
 
 
-def _check_pins(state: State) -> None:
+def _check_holders(state: State) -> None:
     pins = np.zeros(state.catalog.capacity, np.int32)
     awaited: dict[bytes, int] = {}
     for sequence in state.sequences.values():
@@ -133,6 +139,39 @@ def _check_pins(state: State) -> None:
             awaited[identity] = awaited.get(identity, 0) + 1
     _require((pins == state.pins).all(), "each row has a pin for each open sequence that names it, and no other")
     _require(awaited == state.awaited, "each identity without a row is awaited by its open sequences, and no other")
+
+
+def _check_pinned(state: State) -> None:
+    rows = state.kept.rows()
+    _require(len(rows) == len(state.kept), "pinned rows are counted right")
+    _require(state.catalog.used[rows].all(), "a pinned row is in use")
+    sizes = sum(slot_bytes(size) for size in state.catalog.size[rows].tolist())
+    _require(sizes == state.kept_bytes, "pinned bytes are the slots of pinned rows")
+    _require(sizes <= quota(state), "pins keep no more than their share")
+    _require(_are_awaited(state.kept), "the end of each pin is awaited")
+
+
+def _check_expected(state: State) -> None:
+    soon = (state.catalog.flags & NEXT_MASK) == NextUse.SOON << NEXT_SHIFT
+    _require((soon[state.catalog.used] == (state.expected.until != 0)[state.catalog.used]).all(),
+             "what is soon to be read is expected until a time, and nothing else is")
+    _require(state.catalog.used[state.expected.rows()].all(), "what is expected is in use")
+    _require(len(state.expected.rows()) == len(state.expected), "expected rows are counted right")
+    _require(_are_awaited(state.expected), "the end of each expectation is awaited")
+
+
+def _are_awaited(deadlines: Deadlines) -> bool:
+    wanted = {(float(deadlines.until[row]), row) for row in deadlines.rows().tolist()}
+    return wanted <= set(deadlines.entries())
+
+
+def _check_prefetches(state: State) -> None:
+    active = sum(len(ticket.active) for ticket in state.prefetches.values())
+    _require(active <= state.settings.max_prefetch_moves, "prefetches bring up no more at once than allowed")
+    for (session, _), ticket in state.prefetches.items():
+        _require(session in state.sessions.by_number, "a prefetch ends with its session")
+        pending = int(np.count_nonzero(ticket.outcomes == Prefetched.PENDING))
+        _require((ticket.blocks is None) == (pending == 0), "a prefetch is done when nothing is PENDING")
 
 
 def _check_leases(state: State) -> None:

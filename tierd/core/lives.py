@@ -13,9 +13,12 @@ from tierd.core import statistics
 from tierd.core.arena import slot_bytes
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
+from tierd.core.pins import recover_pins
+from tierd.core.prefetch import end_prefetches
 from tierd.core.reading import end_lease
 from tierd.core.sequences import end_sequence
 from tierd.core.sessions import Lease, Session, Sessions
+from tierd.core.standing import forget_soon
 from tierd.core.state import State, TierState
 from tierd_client.format import (
     HOLD_LEASE,
@@ -46,6 +49,7 @@ def end_session(state: State, command: EndSession) -> Done:
         return Done()
     for key in [key for key in state.sequences if key[0] == session.number]:
         end_sequence(state, key)
+    end_prefetches(state, session.number)
     session.ended = True
     held = session.held
     _end_reservations(state, session, settled=command.settled)
@@ -93,6 +97,7 @@ def recover(state: State, survivors: frozenset[int]) -> int:
     _revive_sessions(state, orphans)
     kept = np.flatnonzero((state.catalog.state != STATE_ABSENT).any(axis=0))
     _adopt(state, kept, rows)
+    recover_pins(state)
     # A reader that slept through the restart must not take what it finds for what it began to read.
     state.catalog.sequence += np.uint32(2)
     for tier in state.tiers.values():
@@ -242,6 +247,7 @@ def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     gone = np.ones(catalog.capacity, bool)
     gone[rows] = False
     catalog.identity[gone] = 0
+    catalog.pinned_until[gone] = 0
     catalog.birth[gone] += np.uint32(1)  # their children, if any stayed, are nobody's now
     catalog.adopt(rows)
     parents = catalog.parents(rows)
@@ -253,6 +259,7 @@ def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     _, records = state.ghosts.live()
     latest = max(catalog.last[rows].max(initial=0), records.last.max(initial=0))
     state.clock.step = max(state.clock.step, int(latest))
+    forget_soon(catalog, rows)
     state.make_victims()
 
 

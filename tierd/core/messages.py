@@ -11,13 +11,28 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.hint_messages import CancelPrefetch as CancelPrefetch
+from tierd.core.hint_messages import HintCommand as HintCommand
+from tierd.core.hint_messages import HintReply as HintReply
+from tierd.core.hint_messages import Pin as Pin
+from tierd.core.hint_messages import PinReply as PinReply
+from tierd.core.hint_messages import Prefetch as Prefetch
+from tierd.core.hint_messages import PrefetchReply as PrefetchReply
+from tierd.core.hint_messages import PrefetchStatus as PrefetchStatus
+from tierd.core.hint_messages import Touch as Touch
+from tierd.core.hint_messages import Touched as Touched
+from tierd.core.hint_messages import Unpin as Unpin
 from tierd.core.terms import Aborted as Aborted
 from tierd.core.terms import Acquired as Acquired
 from tierd.core.terms import Committed as Committed
 from tierd.core.terms import Evicted as Evicted
 from tierd.core.terms import Ids as Ids
+from tierd.core.terms import NextUse as NextUse
 from tierd.core.terms import OutcomeArray as OutcomeArray
+from tierd.core.terms import Pinned as Pinned
+from tierd.core.terms import Prefetched as Prefetched
 from tierd.core.terms import Presence as Presence
+from tierd.core.terms import Priority as Priority
 from tierd.core.terms import Readmitted as Readmitted
 from tierd.core.terms import Reserved as Reserved
 from tierd.core.terms import Tier as Tier
@@ -55,12 +70,17 @@ class OpenSequence:
     session: int
     name: str
     blocks: Ids
+    priority: Priority = Priority.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True)
 class CloseSequence:
+    """`expected_s`: of SOON, seconds from now; 0 is the default of the settings."""
+
     session: int
     name: str
+    next_use: NextUse = NextUse.NONE
+    expected_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +98,7 @@ class Reserve:
     tier: Tier = Tier.HOST
     sequence: str = ""
     retry: bool = False
+    priority: Priority = Priority.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +174,7 @@ class BlockFilter:
     namespaces: frozenset[int] | None = None
     group: int | None = None
     older_than_s: float = 0.0
+    pinned: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +264,7 @@ class SpillState:
 Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | Reserve | Commit | Abort
     | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy | Shares
-    | ListBlocks | Describe | Explain | Plan | Finish | SpillState
+    | ListBlocks | Describe | Explain | Plan | Finish | SpillState | HintCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -405,6 +427,10 @@ class OccupancyReply:
     moves_in_flight: int
     policy: str
     policy_epoch: int
+    pinned_blocks: int = 0
+    pinned_bytes: int = 0
+    pinned_bytes_max: int = 0
+    prefetches: int = 0
 
 
 @dataclass(slots=True)
@@ -433,7 +459,7 @@ class CopyView:
 
 @dataclass(slots=True)
 class BlockView:
-    """The record of one identity, for people. `ghost`: no copy is left."""
+    """The record of one identity, for people. `ghost`: no copy is left. `expected_s`, `pinned_s`: seconds left."""
 
     identity: bytes
     namespace: int
@@ -446,6 +472,10 @@ class BlockView:
     copies: list[CopyView] = field(default_factory=list)
     sequences: int = 0
     ghost: bool = False
+    priority: Priority = Priority.NORMAL
+    next_use: NextUse = NextUse.NONE
+    expected_s: float = 0.0
+    pinned_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -484,7 +514,7 @@ class Planned:
 
 Reply = (
     Done | SequenceOpened | LookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared | PolicySet
-    | OccupancyReply | SharesReply | BlockPage | Explained | Planned
+    | OccupancyReply | SharesReply | BlockPage | Explained | Planned | HintReply
 )
 
 

@@ -20,8 +20,10 @@ from tierd.core.messages import (
     SpillState,
     Tier,
 )
+from tierd.core.prefetch import advance
 from tierd.core.room import by_size, obtain_for_moves, start_moves
-from tierd.core.state import MoveInFlight, State, TierState
+from tierd.core.state import State, TierState
+from tierd.core.underway import MoveInFlight
 from tierd_client.format import STATE_FILLING, STATE_READY, I64Array
 
 SKIPPED_MAX = 1_000
@@ -54,7 +56,7 @@ def _repeat(rows: I64Array, places: I64Array, outcomes: NDArray[np.int8]) -> NDA
 
 
 def _drop_all(state: State, rows: I64Array, places: I64Array, outcomes: NDArray[np.int8]) -> None:
-    busy = in_use(state, rows[places])
+    busy = to_stay(state, rows[places])
     outcomes[places[busy]] = Evicted.IN_USE
     outcomes[places[~busy]] = Evicted.DROPPED
     outcomes[:] = _repeat(rows, places, outcomes)
@@ -68,6 +70,12 @@ def in_use(state: State, rows: I64Array) -> NDArray[np.bool_]:
         copies = tier.copies
         busy |= (copies.leases[rows] > 0) | (copies.moves[rows] > 0) | (copies.state[rows] == STATE_FILLING)
     return busy
+
+
+def to_stay(state: State, rows: I64Array) -> NDArray[np.bool_]:
+    """Rows that nobody's word drops: in use, or pinned."""
+    staying: NDArray[np.bool_] = in_use(state, rows) | (state.kept.until[rows] != 0)
+    return staying
 
 
 def drop_everywhere(state: State, rows: I64Array) -> dict[Tier, int]:
@@ -159,13 +167,14 @@ def _cannot_move(
     outcomes: NDArray[np.int8],
 ) -> None:
     """There is no room below and none to come, or the tier below is down."""
-    where = np.isin(rows, stuck)
+    pinned = state.kept.until[stuck] != 0
+    outcomes[np.isin(rows, stuck[pinned] if command.allow_drop else stuck)] = Evicted.FAILED
     if not command.allow_drop:
-        outcomes[where] = Evicted.FAILED
         return
+    stuck = stuck[~pinned]
     for tier in above:
         state.drop(tier, stuck[tier.copies.ready(stuck)])
-    outcomes[where] = Evicted.DROPPED
+    outcomes[np.isin(rows, stuck)] = Evicted.DROPPED
 
 
 def select(state: State, where: BlockFilter) -> I64Array:
@@ -186,6 +195,8 @@ def select(state: State, where: BlockFilter) -> I64Array:
     if where.identity_prefix:
         prefix = np.frombuffer(where.identity_prefix, np.uint8)
         found &= (catalog.identity[:, : len(prefix)] == prefix).all(axis=1)
+    if where.pinned is not None:
+        found &= (state.kept.until != 0) == where.pinned
     rows = np.flatnonzero(found)
     if where.in_use is not None:
         rows = rows[in_use(state, rows) == where.in_use]
@@ -194,7 +205,7 @@ def select(state: State, where: BlockFilter) -> I64Array:
 
 def clear(state: State, command: Clear) -> Cleared:
     rows = select(state, command.where)
-    busy = in_use(state, rows)
+    busy = to_stay(state, rows)
     free = rows[~busy]
     planes = [state.tier(command.where.tier)] if command.where.tier else list(state.tiers.values())
     gone = {tier.tier: free[tier.copies.ready(free)] for tier in planes}
@@ -228,7 +239,10 @@ def spill_state(state: State, command: SpillState) -> Done:
     if state.spill_up and not command.up:
         state.spill_down_since = state.clock.wall_s
     state.spill_up = command.up
+    if command.up:
+        state.release_pinned()
     if not command.forgotten:
+        advance(state)
         return Done()
     spill = state.tiers[Tier.SPILL]
     rows = np.flatnonzero((spill.copies.state == STATE_READY) & (spill.copies.moves == 0))

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
+from tierd.core.hints import introduce, prefer
 from tierd.core.masks import every, indices, some
 from tierd.core.messages import (
     Abort,
@@ -15,6 +16,7 @@ from tierd.core.messages import (
     Committed,
     Ids,
     Outcomes,
+    Priority,
     Reserve,
     Reserved,
     ReserveReply,
@@ -48,8 +50,11 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     outcomes[wanted] = Reserved.PENDING if room.waiting else Reserved.FULL
     outcomes[granted] = Reserved.GRANTED
     fresh = granted[rows[granted] == NO_ROW]
+    priority = command.priority or (sequence.priority if sequence else Priority.UNSPECIFIED)
+    prefer(state, rows, priority)
     if len(fresh):
         rows[fresh] = state.create_rows(blocks, fresh, command.block_bytes)
+        introduce(state, rows[fresh], priority)
     state.link(blocks, rows)
     reply = ReserveReply(outcomes, np.zeros(count, np.uint64), np.zeros(count, np.uint64))
     if len(granted):

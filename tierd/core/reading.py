@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput, NotFound
 from tierd.core.hashindex import NO_ROW
+from tierd.core.hints import prefer
 from tierd.core.masks import indices
 from tierd.core.messages import (
     Acquire,
@@ -20,6 +21,7 @@ from tierd.core.messages import (
     Lookup,
     Outcomes,
     Presence,
+    Priority,
     Readmit,
     Readmitted,
     Release,
@@ -63,6 +65,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     leased = indices(reply.outcomes == Acquired.LEASED)
     if len(leased):
         leased = leased[np.unique(rows[leased], return_index=True)[1]]
+        prefer(state, rows[leased], sequence.priority if sequence else Priority.UNSPECIFIED)
         count_accesses(state, sequence, blocks.ids[leased], rows[leased])
     _bring_rest(state, blocks, rows, reply)
     state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS))

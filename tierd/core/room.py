@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Move, MoveResult, Record, Tier
-from tierd.core.state import MoveInFlight, State, TierState
+from tierd.core.state import State, TierState
+from tierd.core.underway import MoveInFlight
 from tierd_client.format import STATE_ABSENT, I64Array
 
 MOST_FAILED = 4096
@@ -27,6 +28,9 @@ class Room:
 
     addresses: list[int] = field(default_factory=list)
     waiting: set[int] = field(default_factory=set)
+    stuck: list[I64Array] = field(default_factory=list)
+    """Pinned victims that fit nowhere below; held by a pin more while room is being made, or they would be
+    chosen for ever."""
 
 
 def obtain(
@@ -44,7 +48,7 @@ def obtain(
     try:
         _evict_for(state, tier, size, count, room)
     finally:
-        state.unpin(guard)
+        state.unpin(np.concatenate([guard, *room.stuck]))
     if len(room.addresses) < count:
         room.waiting |= {op for op, move in state.moves.items() if move.chosen and move.source == tier.tier}
     return room
@@ -71,12 +75,12 @@ def _evict_for(state: State, tier: TierState, size: int, count: int, room: Room)
             return
         slots = tier.copies.allocate(size, count - len(room.addresses))
         room.addresses += slots
-        in_vain += len(chosen) if not slots and destination(state, tier) is None else 0
+        in_vain += len(chosen) if not slots and state.destination(tier) is None else 0
 
 
 def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> bool:
     """Drops or begins to move chosen victims. True when that freed slots at once."""
-    target = destination(state, tier)
+    target = state.destination(tier)
     if target is None:
         _drop_chosen(state, tier, chosen)
         return True
@@ -97,12 +101,6 @@ def _drop_chosen(state: State, tier: TierState, rows: I64Array) -> None:
     state.drop(tier, rows, chosen=True)
 
 
-def destination(state: State, tier: TierState) -> TierState | None:
-    """The tier that takes this one's victims; None where they are dropped."""
-    below = state.below(tier.tier)
-    return None if below is None or _given_up(state, below) else below
-
-
 def _leave_no_child(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
     """Which of these victims have no child that stays in the tier, or may yet stay because its move fails."""
     if not state.policy.common.leaf_only:
@@ -119,14 +117,6 @@ def _held_below(state: State, tier: TierState, rows: I64Array) -> NDArray[np.boo
         if number > tier.tier and (number != Tier.SPILL or state.spill_up):
             held |= lower.copies.ready(rows)
     return held
-
-
-def _given_up(state: State, target: TierState) -> bool:
-    """Whether the spill tier has been down for so long that its newcomers are dropped instead."""
-    grace_s = state.settings.spill_grace_s
-    return (
-        target.tier == Tier.SPILL and not state.spill_up and state.clock.wall_s - state.spill_down_since >= grace_s
-    )
 
 
 def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, room: Room) -> bool:
@@ -151,10 +141,19 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
         start_moves(state, tier, target, started, lower.addresses, like)
         if target.copies.fits(size):
             state.spare(tier, left)
-        else:
-            _drop_chosen(state, tier, left)
+        elif len(left):
+            _let_go(state, tier, left, room)
             dropped = True
     return dropped
+
+
+def _let_go(state: State, tier: TierState, rows: I64Array, room: Room) -> None:
+    """Drops victims that fit nowhere below, but for pinned ones."""
+    pinned = state.kept.until[rows] != 0
+    state.spare(tier, rows[pinned])
+    state.pin(rows[pinned])
+    room.stuck.append(rows[pinned])
+    _drop_chosen(state, tier, rows[~pinned])
 
 
 def free_rows(state: State, wanted: int, guard: I64Array) -> None:
@@ -176,7 +175,7 @@ def _drop_blocks(
     others = [other for other in state.tiers.values() if other is not tier]
     spared, dropped = np.empty(0, np.int64), 0
     while dropped < wanted and len(chosen := state.choose(tier, wanted - dropped)):
-        goes = np.ones(len(chosen), bool)
+        goes = state.kept.until[chosen] == 0
         for other in others:
             goes &= able(state, other, chosen)
         spared, chosen = np.concatenate([spared, chosen[~goes]]), chosen[goes]
@@ -363,7 +362,7 @@ def _failed(
 
 
 def _asked_move_failed(state: State, move: MoveInFlight, rows: I64Array) -> None:
-    if not move.allow_drop:
+    if not move.allow_drop or state.kept.until[move.row]:
         if len(state.failed) >= MOST_FAILED:
             state.failed.pop(next(iter(state.failed)))
         state.failed[move.row, int(state.catalog.birth[move.row])] = move.target

@@ -6,11 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core import statistics
+from tierd.core.catalog import FLAG_UNIT
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
 from tierd.core.hashindex import NO_ROW
+from tierd.core.hints import prefer, say_next
 from tierd.core.masks import every
 from tierd.core.messages import CloseSequence, Done, Observe, Observed, OpenSequence, SequenceOpened
-from tierd.core.state import Report, Sequence, State, split
+from tierd.core.state import State, split
+from tierd.core.underway import Report, Sequence
 from tierd_client.format import I64Array, U8Array
 
 MOST_MASS = 1.0 + 1e-3
@@ -32,8 +35,9 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
     state.clock.request()
     blocks = command.blocks
     rows = state.catalog.find(blocks.ids)
-    state.sequences[key] = Sequence(blocks, state.clock.step)
+    state.sequences[key] = Sequence(blocks, state.clock.step, priority=command.priority)
     state.pin(rows[rows != NO_ROW])
+    prefer(state, rows, command.priority)
     for identity in split(blocks.ids[rows == NO_ROW]):
         state.awaited[identity] = state.awaited.get(identity, 0) + 1
     state.link(blocks, rows)
@@ -49,7 +53,7 @@ def leading(present: NDArray[np.bool_]) -> int:
 
 def close_sequence(state: State, command: CloseSequence) -> Done:
     state.sessions.get(command.session)
-    find_sequence(state, command.session, command.name)
+    say_next(state, find_sequence(state, command.session, command.name), command)
     end_sequence(state, (command.session, command.name))
     return Done()
 
@@ -97,15 +101,21 @@ def count_accesses(state: State, sequence: Sequence | None, ids: U8Array, rows: 
     """One access to each of these rows, which are distinct; at most one per sequence. True: to each of them."""
     wanted = len(rows)
     if sequence is not None:
-        keys = split(ids)
-        if len(sequence.touched) + len(keys) > MOST_TOUCHED:
-            sequence.touched.clear()
-        if not sequence.touched.isdisjoint(keys):
-            fresh = [key not in sequence.touched for key in keys]
-            rows = rows[fresh]
-        sequence.touched.update(keys)
+        rows = rows[first_in(sequence, ids)]
     state.touch(rows)
     return len(rows) == wanted
+
+
+def first_in(sequence: Sequence, ids: U8Array) -> NDArray[np.bool_]:
+    """Which of these ids the sequence has not touched before; it has touched all of them then."""
+    keys = split(ids)
+    if len(sequence.touched) + len(keys) > MOST_TOUCHED:
+        sequence.touched.clear()
+    fresh = np.ones(len(keys), bool)
+    if not sequence.touched.isdisjoint(keys):
+        fresh[:] = [key not in sequence.touched for key in keys]
+    sequence.touched.update(keys)
+    return fresh
 
 
 def observe(state: State, command: Observe) -> Observed:
@@ -163,11 +173,12 @@ def _merge_report(state: State, row: int, weight: float) -> float:
     if before is None or (before.birth, before.touches) != (birth, touches):
         state.reports[row] = Report(
             birth, touches + 1, float(catalog.ema[row]), float(catalog.crf[row]), int(catalog.last[row]),
-            float(catalog.wall[row]), int(catalog.flags[row]), weight,
+            float(catalog.wall[row]), int(catalog.flags[row]) & FLAG_UNIT, weight,
         )
         return weight
     catalog.ema[row], catalog.crf[row] = before.ema, before.crf
-    catalog.last[row], catalog.wall[row], catalog.flags[row] = before.last, before.wall, before.flags
+    catalog.last[row], catalog.wall[row] = before.last, before.wall
+    catalog.flags[row] |= np.uint8(before.unit)
     catalog.touches[row] -= np.uint32(1)
     before.weight = max(before.weight, weight)
     return before.weight

@@ -7,15 +7,18 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core import statistics
+from tierd.core.arena import slot_bytes
 from tierd.core.catalog import Catalog
 from tierd.core.clock import Clock
 from tierd.core.copies import TierCopies
+from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
 from tierd.core.ghosts import Ghosts
 from tierd.core.hashindex import NO_ROW
@@ -24,6 +27,8 @@ from tierd.core.messages import Effect, Ids, Tier, Unlink
 from tierd.core.policy.base import Moment, Policy
 from tierd.core.policy.registry import parse
 from tierd.core.sessions import Sessions
+from tierd.core.standing import forget_next_use
+from tierd.core.underway import MoveInFlight, Report, Sequence, Ticket
 from tierd.core.victims import Protection, Victims, make_victims
 from tierd_client.format import (
     CATALOG_MAGIC,
@@ -66,7 +71,8 @@ class TierSpec:
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept, rather than
-    dropped for newcomers, after the spill tier went down."""
+    dropped for newcomers, after the spill tier went down. `pin_share`: of the lowest tier, that pins may keep.
+    `max_prefetches`: of one session; `max_prefetch_moves`: blocks that they bring up at once."""
 
     tiers: tuple[TierSpec, ...]
     policy: str = "lrfu"
@@ -76,6 +82,13 @@ class EngineSettings:
     max_held: int = 65_536
     max_sequences: int = 4_096
     spill_grace_s: float = 60.0
+    pin_share: float = 0.5
+    pin_ttl_s: float = 3_600.0
+    pin_ttl_max_s: float = 86_400.0
+    tool_call_s: float = 30.0
+    tool_call_max_s: float = 600.0
+    max_prefetches: int = 64
+    max_prefetch_moves: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,57 +151,21 @@ class TierState:
         self._age[0] = steps
 
 
-@dataclass(slots=True)
-class Sequence:
-    """A running request."""
-
-    blocks: Ids
-    start_step: int
-    touched: set[bytes] = field(default_factory=set)
-    """Identities whose access is counted."""
-    steps: int = 0
-
-
-@dataclass(slots=True)
-class MoveInFlight:
-    """A copy on its way. `leave`: tiers whose copy goes when it has arrived. `chosen`: as a victim of the
-    source tier. `allow_drop`: those copies go even if it cannot arrive. `touches`: accesses when it began."""
-
-    row: int
-    source: Tier
-    target: Tier
-    leave: tuple[Tier, ...] = ()
-    chosen: bool = False
-    allow_drop: bool = False
-    touches: int = 0
-
-
-@dataclass(slots=True)
-class Report:
-    """Statistics of a row before the report of this step, and the weight that was applied. Void once the
-    row has another `birth`, or met another access (`touches` is the number after the report)."""
-
-    birth: int
-    touches: int
-    ema: float
-    crf: float
-    last: int
-    wall: float
-    flags: int
-    weight: float
-
-
 @dataclass(frozen=True, slots=True)
 class _Protection:
     pins: NDArray[np.int32]
     leases: NDArray[np.int32]
     moves: NDArray[np.uint8]
+    kept: NDArray[np.float64] | None
 
     def one(self, row: int) -> bool:
-        return bool(self.pins[row] or self.leases[row] or self.moves[row])
+        held = self.pins[row] or self.leases[row] or self.moves[row]
+        return bool(held or (self.kept is not None and self.kept[row]))
 
     def many(self, rows: I64Array) -> NDArray[np.bool_]:
         barred: NDArray[np.bool_] = (self.pins[rows] > 0) | (self.leases[rows] > 0) | (self.moves[rows] > 0)
+        if self.kept is not None:
+            barred |= self.kept[rows] != 0
         return barred
 
 
@@ -212,6 +189,14 @@ class State:
         """Open sequences (and the command in hand) that hold each row."""
         self.awaited: dict[bytes, int] = {}
         """Identities of open sequences that have no row yet -> how many hold them."""
+        self.kept = Deadlines(self.catalog.pinned_until)
+        """Pinned rows. Not to be dropped while they have no other copy."""
+        self.kept_bytes = 0
+        self.expected = Deadlines(np.zeros(self.catalog.capacity))
+        """Rows that are soon to be read."""
+        self.prefetches: dict[tuple[int, int], Ticket] = {}
+        """(session, ticket) -> prefetch, the oldest first."""
+        self.tickets = 0
         self.moves: dict[int, MoveInFlight] = {}
         self.failed: dict[tuple[int, int], Tier] = {}
         """(row, birth) whose last asked-for move failed -> where it was to go. The latest only."""
@@ -270,6 +255,16 @@ class State:
         """The next tier down that is on."""
         return next((found for number, found in self.tiers.items() if number > tier), None)
 
+    def destination(self, tier: TierState) -> TierState | None:
+        """The tier that takes this one's victims; None where they are dropped."""
+        below = self.below(tier.tier)
+        return None if below is None or self._given_up(below) else below
+
+    def _given_up(self, target: TierState) -> bool:
+        """Whether the spill tier has been down for so long that its newcomers are dropped instead."""
+        down_s = self.clock.wall_s - self.spill_down_since
+        return target.tier == Tier.SPILL and not self.spill_up and down_s >= self.settings.spill_grace_s
+
     def ready_tiers(self, rows: I64Array) -> U8Array:
         """Bit per tier with a READY copy, for rows of which some may be `NO_ROW`."""
         bits = np.zeros(len(rows), np.uint8)
@@ -286,14 +281,44 @@ class State:
 
     def unpin(self, rows: I64Array) -> None:
         np.subtract.at(self.pins, rows, 1)
-        free = rows[self.pins[rows] == 0]
+        self._put_back(rows[self.pins[rows] == 0])
+
+    def _put_back(self, rows: I64Array) -> None:
         for tier in self.tiers.values():
-            if some(tier.victims.out[free]):
-                tier.victims.put_back(np.array(sorted(set(free.tolist())), np.int64))
+            if some(tier.victims.out[rows]):
+                tier.victims.put_back(np.array(sorted(set(rows.tolist())), np.int64))
+
+    def keep(self, rows: I64Array, until: float) -> None:
+        """Distinct rows are pinned until then, or longer if they were."""
+        self.kept_bytes += self.slot_bytes_of(self.kept.extend(rows, until))
+
+    def unkeep(self, rows: I64Array) -> I64Array:
+        """Distinct rows are not pinned any more; returns those that were."""
+        had = self.kept.end(rows)
+        self.kept_bytes -= self.slot_bytes_of(had)
+        self._put_back(had)
+        return had
+
+    def lapse(self) -> None:
+        """Pins end whose time has come."""
+        if not self.kept.passed(self.clock.wall_s):
+            return
+        late = self.kept.due(self.clock.wall_s)
+        self.kept_bytes -= self.slot_bytes_of(late)
+        self._put_back(late)
+
+    def release_pinned(self) -> None:
+        """Pinned rows that could only have been dropped can be demoted again."""
+        self._put_back(self.kept.rows())
+
+    def slot_bytes_of(self, rows: I64Array) -> int:
+        """Bytes of one slot for each row."""
+        return sum(slot_bytes(size) for size in self.catalog.size[rows].tolist())
 
     def protection(self, tier: TierState) -> Protection:
         """Which rows may not leave this tier now."""
-        return _Protection(self.pins, tier.copies.leases, tier.copies.moves)
+        kept = self.kept.until if len(self.kept) and self.destination(tier) is None else None
+        return _Protection(self.pins, tier.copies.leases, tier.copies.moves, kept)
 
     def protected(self, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
         return self.protection(tier).many(rows)
@@ -348,6 +373,8 @@ class State:
         for row in gone[self.pins[gone] > 0].tolist():
             self.awaited[catalog.identity[row].tobytes()] = int(self.pins[row])
         self.pins[gone] = 0
+        self.unkeep(gone)
+        self.expected.end(gone)
         for tier in self.tiers.values():
             tier.children[gone] = 0
         met = gone[catalog.touches[gone] > 0]
@@ -514,11 +541,16 @@ class State:
 
     # --- accesses -----------------------------------------------------------------------------------
 
-    def touch(self, rows: I64Array) -> None:
-        """One access of weight 1 to each of these rows, which are distinct."""
+    def touch(self, rows: I64Array, counts: I64Array | None = None) -> None:
+        """Accesses of weight 1 to each of these rows, which are distinct; `counts`: how many, else one."""
         if not len(rows):
             return
-        statistics.access(self.catalog, rows, self.clock.step, self.clock.wall_s, self.policy.common)
+        for done in range(1 if counts is None else int(counts.max())):
+            again = rows if counts is None else rows[counts > done]
+            statistics.access(self.catalog, again, self.clock.step, self.clock.wall_s, self.policy.common)
+        forget_next_use(self.catalog, rows)
+        if len(self.expected):
+            self.expected.end(rows)
         self.reorder(rows)
 
     def reorder(self, rows: I64Array) -> None:
@@ -528,6 +560,11 @@ class State:
             if tier.leaving:
                 ready = ready[~np.isin(ready, list(tier.leaving))]
             tier.victims.insert(ready)
+
+
+def pack(identities: Iterable[bytes]) -> U8Array:
+    """The opposite of `split`."""
+    return np.frombuffer(b"".join(identities), np.uint8).reshape(-1, 32)
 
 
 def split(ids: U8Array) -> list[bytes]:

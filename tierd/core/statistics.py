@@ -52,6 +52,15 @@ def access(catalog: Catalog, rows: I64Array, step: int, wall_s: float, common: C
     catalog.last[rows], catalog.wall[rows] = step, wall_s
 
 
+def access_ghosts(records: Records, which: NDArray[np.bool_], step: int, wall_s: float, common: Common) -> None:
+    """As `access`, to some of these records, in place."""
+    fade = common.decay.factor(step - records.last[which], wall_s - records.wall[which])
+    records.crf[which] = 1.0 + records.crf[which] * fade
+    records.ema[which] = (1.0 - common.alpha) * records.ema[which] + common.alpha
+    records.touches[which] += np.uint32(1)
+    records.last[which], records.wall[which] = step, wall_s
+
+
 def access_weighted(
     catalog: Catalog, rows: I64Array, weight: NDArray[np.float64], steps: int, step: int, wall_s: float,
     common: Common,

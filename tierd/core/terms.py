@@ -72,6 +72,39 @@ class Readmitted(IntEnum):
     LOST = 5
 
 
+class Priority(IntEnum):
+    """What a request says its blocks are worth; UNSPECIFIED says nothing."""
+
+    UNSPECIFIED = 0
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
+
+
+class NextUse(IntEnum):
+    """What is known of the next use of blocks when their sequence closes. SOON: a tool call runs, or they were
+    prefetched; HUMAN: somebody is to type; CLOSED: there will be none."""
+
+    NONE = 0
+    SOON = 1
+    HUMAN = 2
+    CLOSED = 3
+
+
+class Pinned(IntEnum):
+    PINNED = 1
+    MISS = 2
+
+
+class Prefetched(IntEnum):
+    READY = 1
+    MISS = 2
+    PENDING = 3
+    FULL = 4
+    LOST = 5
+    EXPIRED = 6
+
+
 @dataclass(frozen=True, slots=True)
 class Ids:
     """Identities of one command and their place in a chain.

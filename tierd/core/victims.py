@@ -5,8 +5,9 @@ never searched for: a row has a token, an entry carries the token it was made wi
 is old is skipped when it comes up. A row that comes up while it is protected leaves its list ("out") and is
 put back when the protection ends, so that a choice never walks over the same protected rows twice.
 
-`ClassLists` (policies whose index is "classes"): one list per class, ordered by (older access, deeper, smaller
-identity); the candidates are the heads. `KeyHeap` ("keys"): one heap of keys that do not change while idle.
+`ClassLists` (policies whose index is "classes"): one list per class and standing, ordered by (older access, deeper,
+smaller identity); the candidates are the heads of the lowest standing that has any. `KeyHeap` ("keys"): one heap of
+keys that do not change while idle, each behind its standing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 
 from tierd.core.catalog import Catalog
 from tierd.core.masks import every, indices, some
-from tierd.core.policy.base import Moment, Policy
+from tierd.core.policy.base import CLASS_BITS, Moment, Policy
+from tierd.core.standing import standings
 from tierd.core.statistics import stats_of
 from tierd_client.format import I64Array
 
@@ -53,7 +55,7 @@ class Victims(Protocol):
         """Rows that `put_back` would take back."""
 
     def insert(self, rows: I64Array) -> None:
-        """Takes in distinct rows, or moves those that are in to where their statistics now put them."""
+        """Takes in distinct rows, or moves those that are in to where statistics and standing now put them."""
 
     def discard(self, rows: I64Array) -> None:
         """Forgets rows; those that are not in are ignored."""
@@ -302,6 +304,7 @@ class ClassLists:
         self._lists: list[_ClassList] = []
         self._heads: I64Array = np.full(16, NONE, np.int64)
         self._head_tokens: TokenArray = np.zeros(16, np.uint32)
+        self._standings: I64Array = np.zeros(16, np.int64)
         self._unsure: set[int] = set()
         self._logged = 0
 
@@ -309,7 +312,7 @@ class ClassLists:
         if not len(rows):
             return
         tokens = self._rows.renew(rows)
-        classes = self._policy.classes(stats_of(self._catalog, rows))
+        classes = self._classes(rows)
         last = self._catalog.last[rows]
         if some(last != last[0]):
             for part in _groups(last):
@@ -319,6 +322,11 @@ class ClassLists:
         self._logged += len(rows)
         if self._logged > 2 * self._rows.members + COMPACT_ABOVE:
             self._compact()
+
+    def _classes(self, rows: I64Array) -> I64Array:
+        """Number of the list of each row."""
+        numbers: I64Array = standings(self._catalog, rows) << CLASS_BITS
+        return numbers + self._policy.classes(stats_of(self._catalog, rows))
 
     def _insert_by_class(self, rows: I64Array, tokens: TokenArray, classes: I64Array, step: int) -> None:
         if every(classes == classes[0]):
@@ -348,6 +356,8 @@ class ClassLists:
             if at == len(self._heads):
                 self._heads = np.concatenate([self._heads, np.full(at, NONE, np.int64)])
                 self._head_tokens = np.concatenate([self._head_tokens, np.zeros(at, np.uint32)])
+                self._standings = np.concatenate([self._standings, np.zeros(at, np.int64)])
+            self._standings[at] = number >> CLASS_BITS
         return at
 
     def discard(self, rows: I64Array) -> None:
@@ -358,7 +368,7 @@ class ClassLists:
         if not len(rows):
             return
         tokens = self._rows.renew(rows)
-        classes = self._policy.classes(stats_of(self._catalog, rows)).tolist()
+        classes = self._classes(rows).tolist()
         for number, row, token in zip(classes, rows.tolist(), tokens.tolist(), strict=True):
             self._add_late(self._list_of(number), [row], [token])
 
@@ -370,6 +380,8 @@ class ClassLists:
         self._lists = [found for _, found in kept]
         self._heads = np.full(max(16, len(kept)), NONE, np.int64)
         self._head_tokens = np.zeros(len(self._heads), np.uint32)
+        self._standings = np.zeros(len(self._heads), np.int64)
+        self._standings[: len(kept)] = [number >> CLASS_BITS for number, _ in kept]
         self._unsure = set(range(len(kept)))
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
@@ -377,14 +389,20 @@ class ClassLists:
         merge = _Merge(self._catalog, self._policy, now, self._rows)
         ranks = merge.ranks_of(self._heads[: len(self._lists)])
         chosen = list[int]()
-        while len(chosen) < count and (at := merge.best(ranks, self._heads)) != NONE:
-            ranks[at] = -np.inf
-            run = merge.run(int(self._heads[at]), self._lists[at], ranks.max(), count - len(chosen), protection)
+        while len(chosen) < count and (at := merge.best(rivals := self._rivals(ranks), self._heads)) != NONE:
+            ranks[at] = rivals[at] = -np.inf
+            run = merge.run(int(self._heads[at]), self._lists[at], rivals.max(), count - len(chosen), protection)
             self._take_run(at, run, chosen, departed)
             self._unsure.add(at)
             ranks = self._refresh(merge, ranks, protection)
         self._rows.take(chosen)
         return chosen
+
+    def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Ranks of the heads of the lowest standing that has one, minus infinity for all others."""
+        standing = self._standings[: len(ranks)]
+        lowest = standing.min(initial=1 << CLASS_BITS, where=ranks != -np.inf)
+        return np.where(standing == lowest, ranks, -np.inf)
 
     def _take_run(self, at: int, run: list[int], chosen: list[int], departed: Departed) -> None:
         """Takes rows that go one after the other, unless one that goes makes another class uncertain."""
@@ -489,23 +507,24 @@ class _Merge:
 
 
 class KeyHeap:
-    """One heap of (key, place)."""
+    """One heap of (standing, key, place)."""
 
     def __init__(self, catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> None:
         self._rows = _Rows(catalog, children)
         self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
-        self._heap: list[tuple[float, Place, int, int]] = []
+        self._heap: list[tuple[int, float, Place, int, int]] = []
 
     def insert(self, rows: I64Array) -> None:
         if not len(rows):
             return
         tokens = self._rows.renew(rows)
         keys = self._policy.keys(stats_of(self._catalog, rows)).tolist()
-        for key, row, token in zip(keys, rows.tolist(), tokens.tolist(), strict=True):
-            heappush(self._heap, (key, self._rows.place(row), row, token))
+        standing = standings(self._catalog, rows).tolist()
+        for first, key, row, token in zip(standing, keys, rows.tolist(), tokens.tolist(), strict=True):
+            heappush(self._heap, (first, key, self._rows.place(row), row, token))
         if len(self._heap) > 2 * self._rows.members + COMPACT_ABOVE:
-            self._heap = [entry for entry in self._heap if self._rows.valid(entry[2], entry[3])]
+            self._heap = [entry for entry in self._heap if self._rows.valid(entry[3], entry[4])]
             heapify(self._heap)
 
     def discard(self, rows: I64Array) -> None:
@@ -519,7 +538,7 @@ class KeyHeap:
         chosen: list[int] = []
         out, children = self._rows.out, self._rows.children
         while len(chosen) < count and self._heap:
-            _, _, row, token = heappop(self._heap)
+            *_, row, token = heappop(self._heap)
             if not self._rows.valid(row, token):
                 continue
             if protection.one(row) or (children is not None and children[row]):

@@ -3,8 +3,9 @@
 A policy changes no record. The engine updates the same statistics whatever the policy
 (tierd/core/statistics.py), so that changing the policy loses nothing.
 
-Order of victims: highest rank first; on equal ranks the older access, then the deeper block, then the
-smaller identity. A policy says only the rank, and how to find its maximum without looking at all blocks:
+Order of victims: lowest standing first (tierd/core/standing.py); then highest rank; on equal ranks the older
+access, then the deeper block, then the smaller identity. A policy says only the rank, and how to find its
+maximum without looking at all blocks:
 
 * `index = "classes"`: it sorts records into classes within which the rank grows with idleness, so that the
   least recently used of each class is the class's candidate (`classes`);
@@ -25,6 +26,9 @@ from tierd.core.errors import InvalidInput
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+CLASS_BITS = 20
+"""Classes are numbers of so many bits."""
 
 MOST_TOUCHES = 1 << 16
 """Records with more accesses count as equal in frequency: from alpha = 0.0006 on 1 - ema is 0 to the last bit."""

@@ -1,0 +1,40 @@
+"""Touch: accesses that were served elsewhere, by the engine's own cache. Records change, no copy moves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tierd.core import statistics
+from tierd.core.hashindex import NO_ROW
+from tierd.core.messages import Touch, Touched
+from tierd.core.sequences import begin_request, first_in
+from tierd.core.state import State
+from tierd_client.format import U8Array
+
+
+def touch(state: State, command: Touch) -> Touched:
+    session = state.sessions.get(command.session)
+    blocks = command.blocks
+    rows = state.find(blocks)
+    sequence = begin_request(state, session.number, command.sequence, counted=False)
+    state.link(blocks, rows)
+    counts = command.counts.astype(np.int64)
+    if sequence is not None:
+        counts = first_in(sequence, blocks.ids).astype(np.int64)
+    places = np.flatnonzero((rows != NO_ROW) & (counts > 0))
+    places = places[np.unique(rows[places], return_index=True)[1]]
+    state.touch(rows[places], counts[places])
+    ghosts = _touch_ghosts(state, blocks.ids[rows == NO_ROW], counts[rows == NO_ROW])
+    return Touched(state.clock.step, len(places), ghosts)
+
+
+def _touch_ghosts(state: State, ids: U8Array, counts: np.ndarray) -> int:
+    """So that a block which comes back has the rank that its use elsewhere has earned."""
+    places, first = np.unique(state.ghosts.places(ids), return_index=True)
+    wanted = (places != NO_ROW) & (counts[first] > 0)
+    places, counts = places[wanted], counts[first][wanted]
+    records = state.ghosts.records(places)
+    for done in range(int(counts.max(initial=0))):
+        statistics.access_ghosts(records, counts > done, state.clock.step, state.clock.wall_s, state.policy.common)
+    state.ghosts.update(places, records)
+    return len(places)

@@ -1,0 +1,62 @@
+"""What is under way: running requests, moves, prefetches, reports of the step in hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tierd.core.terms import Ids, OutcomeArray, Priority, Tier
+from tierd_client.format import I64Array
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A running request."""
+
+    blocks: Ids
+    start_step: int
+    touched: set[bytes] = field(default_factory=set)
+    """Identities whose access is counted."""
+    steps: int = 0
+    priority: Priority = Priority.UNSPECIFIED
+
+
+@dataclass(slots=True)
+class MoveInFlight:
+    """A copy on its way. `leave`: tiers whose copy goes when it has arrived. `chosen`: as a victim of the
+    source tier. `allow_drop`: those copies go even if it cannot arrive. `touches`: accesses when it began."""
+
+    row: int
+    source: Tier
+    target: Tier
+    leave: tuple[Tier, ...] = ()
+    chosen: bool = False
+    allow_drop: bool = False
+    touches: int = 0
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A prefetch. `active`: places of the ids that were asked for and are not there yet; behind `begun` none was
+    looked at. Once it is done, `blocks` is None."""
+
+    blocks: Ids | None
+    to: Tier
+    until: float
+    outcomes: OutcomeArray
+    active: I64Array
+    begun: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """Statistics of a row before the report of this step, and the weight that was applied. Void once the
+    row has another `birth`, or met another access (`touches` is the number after the report)."""
+
+    birth: int
+    touches: int
+    ema: float
+    crf: float
+    last: int
+    wall: float
+    unit: int
+    weight: float
