@@ -2,7 +2,7 @@
 # make demo    env, then `tierd demo`
 # make test    env, then everything the check runs: ruff, mypy, stubs, pytest
 # make proto   regenerates the stubs in clients/tierd_client/v1
-# make docs    regenerates docs/settings.md from the settings
+# make docs    regenerates docs/settings.md and docs/metrics.md from the code
 # make bench   prints the benchmarks as JSON; BENCH="evict_flat" for some of them
 # make mutants draws 60 mutants of the core by a seed and says which the tests kill
 # make clean   removes .venv and all caches
@@ -65,6 +65,7 @@ proto: env
 
 docs: env
 	$(BIN)/python tests/arch/settings_table.py > docs/settings.md
+	$(BIN)/python tests/arch/metrics_table.py > docs/metrics.md
 
 bench: env
 	$(BIN)/python tests/bench $(BENCH)

@@ -103,6 +103,13 @@ class Settings(BaseModel):
         False, description="Allow TCP addresses beyond loopback, where anyone who connects may read every block."
     )
 
+    http_address: str = Field(
+        "",
+        description='HTTP of /metrics, /healthz and /readyz: HOST:PORT, unix:///PATH, or "off". Default: '
+        "127.0.0.1:9400, or where another process has that port a free one, which the log names. It shows counts "
+        "and names of namespaces, never blocks.",
+    )
+
     # Tiers.
     host_bytes: Size = Field(
         GIB, ge=PAGE_BYTES, le=1 << 46,
@@ -262,6 +269,13 @@ class Settings(BaseModel):
     def _known_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in value:
             _check_address(address)
+        return value
+
+    @field_validator("http_address")
+    @classmethod
+    def _known_http_address(cls, value: str) -> str:
+        if value not in ("", "off"):
+            _check_address(value)
         return value
 
     @model_validator(mode="after")

@@ -31,6 +31,7 @@ from tierd.adapters.survivors import Survivors
 from tierd.app.daemon import Daemon, Stage
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespaces
+from tierd.app.readiness import Readiness
 from tierd.app.service import About, Service
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
@@ -41,11 +42,14 @@ from tierd.core.state import EngineSettings, Tables, TierSpec
 from tierd.ports import ArenaStore, SpillStore
 from tierd.rpc.server import RpcServer
 from tierd.settings import Settings
+from tierd.web.routes import application
+from tierd.web.server import HttpServer, address_of, bind
 from tierd_client.format import U8Array
 
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_MS = 5000
+HTTP_DEFAULT = "127.0.0.1:9400"
 CALLS_PER_SESSION = 2
 CALLS_BESIDE = 256
 EMBEDDED_OVERHEAD_BYTES = 64 << 20
@@ -127,6 +131,7 @@ def compose(ground: Ground) -> Daemon:
     if spill_watch is not None:
         stages.append(Stage("spill-watch", run=spill_watch.run))
     stages += [_attach_stage(ground, service, survivors), *_rpc_stages(ground, service, health_changed)]
+    stages += _http_stages(settings, service)
     return Daemon(stages, on_ready=lambda: _ready(ground), stop_timeout_s=settings.stop_timeout_s)
 
 
@@ -306,6 +311,19 @@ def _rpc_stages(ground: Ground, service: Service, health_changed: asyncio.Event)
         log.info("listening", addresses=list(server.addresses))
 
     return [Stage("rpc", start=start, stop=server.stop), Stage("health", run=tell_health)]
+
+
+def _http_stages(settings: Settings, service: Service) -> list[Stage]:
+    if settings.http_address == "off":
+        return []
+    readiness = Readiness(service)
+    listener = bind(settings.http_address or HTTP_DEFAULT, else_any_port=not settings.http_address)
+    server = HttpServer(application(service, readiness), listener)
+
+    async def start() -> None:
+        log.info("http", address=address_of(listener))
+
+    return [Stage("readiness", run=readiness.run), Stage("http", start=start, run=server.run, stop=server.stop)]
 
 
 # --- the log --------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 STANDARD_NAMES = {"__init__.py", "__main__.py", "conftest.py"}
 DISTRIBUTIONS = {
     "grpc": "grpcio", "grpc_health": "grpcio-health-checking", "grpc_reflection": "grpcio-reflection",
-    "google": "protobuf", "tierd_client": "tierd-client",
+    "google": "protobuf", "prometheus_client": "prometheus-client", "tierd_client": "tierd-client",
 }
 """Packages whose distribution has another name."""
 
@@ -38,9 +38,9 @@ def chapter(title: str) -> str:
 
 CHAPTERS = {
     "tierd/core": "`tierd/core/`", "tierd/app": "`tierd/app/`", "tierd/adapters": "`tierd/adapters/`",
-    "tierd/rpc": "`tierd/rpc/`", "tierd/sim": "`tierd/sim/`", "tierd/console": "`tierd/sim/`",
-    "tierd/doctor": "`tierd/doctor/`", "tierd/demo": "`tierd/sim/`", "tierd/testing": "`tierd/sim/`",
-    "clients/tierd_client": "`clients/",
+    "tierd/rpc": "`tierd/rpc/`", "tierd/web": "`tierd/web/`", "tierd/sim": "`tierd/sim/`",
+    "tierd/console": "`tierd/sim/`", "tierd/doctor": "`tierd/doctor/`", "tierd/demo": "`tierd/sim/`",
+    "tierd/testing": "`tierd/sim/`", "clients/tierd_client": "`clients/",
 }
 
 
@@ -133,6 +133,14 @@ def test_settings_are_documented() -> None:
     )
     assert (ROOT / "docs/settings.md").read_text() == made.stdout
     assert all(f"`{name}`" in made.stdout for name in Settings.model_fields)
+
+
+def test_metrics_are_documented() -> None:
+    """docs/metrics.md is what `make docs` makes of the table of metrics."""
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "tests/arch/metrics_table.py")], capture_output=True, text=True, check=True
+    )
+    assert (ROOT / "docs/metrics.md").read_text() == made.stdout
 
 
 def test_numbers_say_where_they_come_from() -> None:

@@ -12,6 +12,7 @@ The table of what happened to what it means, which every caller relies on:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -92,7 +93,10 @@ class Carrier:
         except (BlockVanished, BlockDamaged) as error:
             return MoveResult(move.op, ok=False, lost=True, reason=str(error))
         except SpillError as error:
-            return MoveResult(move.op, ok=False, full=isinstance(error, SpillFull), reason=str(error))
+            return MoveResult(
+                move.op, ok=False, full=isinstance(error, SpillFull), reason=str(error),
+                down=isinstance(error, SpillDown),
+            )
         except Exception as error:  # a store that breaks its contract costs a move, not the daemon
             self._log_failure(move)
             return MoveResult(move.op, ok=False, reason=f"{type(error).__name__}: {error}")
@@ -110,6 +114,23 @@ class Carrier:
             return False
         self.arena(tier).write(address, data)
         return True
+
+    def exercise_arena(self, tier: Tier, address: int, payload: U8Array) -> bool:
+        """Writes bytes into a slot that nobody else uses and reads them; whether they are the same."""
+        arena, found = self.arena(tier), np.empty_like(payload)
+        arena.write(address, payload)
+        arena.read(address, found)
+        return bool((found == payload).all())
+
+    def exercise_spill(self, block: StoredBlock, payload: U8Array, timeout_s: float) -> bool:
+        """Stores a block that no catalog knows, reads it and deletes it; whether it was the same. SpillError."""
+        ends_s = time.monotonic() + timeout_s
+        self.gate.enter()
+        store, found = self._store(), np.zeros_like(payload)
+        store.put(block, payload, timeout_s)
+        store.get(block.fingerprint, block.identity, found, max(0.0, ends_s - time.monotonic()))
+        store.unlink(block.fingerprint, [block.identity], max(0.0, ends_s - time.monotonic()))
+        return bool((found == payload).all())
 
     def unlink(self, namespace: int, identities: tuple[bytes, ...]) -> None:
         """Deletes stored values. Raises SpillError."""

@@ -13,16 +13,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
 from tierd.app.carrier import Carrier, Check, SpillGate
 from tierd.app.log_limit import LogLimit
+from tierd.app.measures import Cause, Measures, cause_of
 from tierd.app.unlinks import Unlinks
 from tierd.core.errors import SpillDown, Unavailable
 from tierd.core.messages import BlockView, CopyView, Effect, Move, MoveResult, Tier, Unlink
-from tierd.ports import ArenaStore, SpillStore
+from tierd.ports import ArenaStore, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
 log = structlog.get_logger(__name__)
@@ -45,6 +46,15 @@ LOAD_WEIGHT = 0.1
 """Weight of the newest load in the mean of the rate."""
 
 
+class _Ended(NamedTuple):
+    """A move that was carried out (`cause` None) or not, and the seconds that it took on its thread."""
+
+    result: MoveResult
+    move: Move
+    cause: Cause | None
+    took_s: float
+
+
 class Mover:
     """Carries out effects. All methods belong to the event loop's thread."""
 
@@ -62,7 +72,8 @@ class Mover:
         self._on_results = on_results
         self._on_spill_down: Callable[[str], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._outbox: deque[MoveResult] = deque()
+        self._outbox: deque[_Ended] = deque()
+        self.measures = Measures()
         self._reports: deque[str] = deque()
         self._woken = False
         self._accepted = 0
@@ -105,6 +116,11 @@ class Mover:
         self._gate.shut()
 
     @property
+    def queued_moves(self) -> dict[str, int]:
+        """Moves that no thread has taken yet, by lane."""
+        return {"copy": self._copies.waiting, "spill": self._spills.waiting}
+
+    @property
     def accepted_moves(self) -> int:
         """Moves not yet answered."""
         return self._accepted
@@ -136,6 +152,14 @@ class Mover:
         lane = self._spills if copy.tier is Tier.SPILL else self._copies
         return await self._run(lane, self._carrier.check, view, copy, timeout_s)
 
+    async def exercise_arena(self, tier: Tier, address: int, payload: U8Array) -> bool:
+        """Whether a borrowed slot takes bytes and gives them back, by the threads that all copies go by."""
+        return await self._run(self._copies, self._carrier.exercise_arena, tier, address, payload)
+
+    async def exercise_spill(self, block: StoredBlock, payload: U8Array, timeout_s: float) -> bool:
+        """Whether the spill tier stores a block and gives it back. SpillError."""
+        return await self._run(self._spills, self._carrier.exercise_spill, block, payload, timeout_s)
+
     # --- end ------------------------------------------------------------------------------------------
 
     async def stop(self, timeout_s: float) -> None:
@@ -144,7 +168,7 @@ class Mover:
         self._stopping = True
         waiting = [*self._copies.take_all(), *self._spills.take_all(), *self._unlinks.take_held()]
         for move in waiting:
-            self._answer(MoveResult(move.op, ok=False, reason="stopping"))
+            self._answer(MoveResult(move.op, ok=False, reason="stopping"), move, Cause.STOPPING)
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
@@ -159,7 +183,8 @@ class Mover:
         self._idle.clear()
         if self._stopping or self._accepted > MOVES_ACCEPTED_MAX:
             reason = "stopping" if self._stopping else f"{MOVES_ACCEPTED_MAX} moves are waiting already"
-            self._answer(MoveResult(move.op, ok=False, reason=reason))
+            cause = Cause.STOPPING if self._stopping else Cause.LIMIT
+            self._answer(MoveResult(move.op, ok=False, reason=reason), move, cause)
             return False
         return not (move.target is Tier.SPILL and self._unlinks.holds(move))
 
@@ -171,14 +196,22 @@ class Mover:
     def _carry(self, move: Move) -> None:
         began = time.monotonic()
         result = self._carrier.carry(move)
-        if result.ok and move.source is Tier.SPILL:
-            rate = self._threads * move.size / max(time.monotonic() - began, 1e-6)
-            self._load_bytes_per_s += LOAD_WEIGHT * (rate - self._load_bytes_per_s)
-        self._answer(result)
+        took_s = time.monotonic() - began
+        self._answer(result, move, None if result.ok else cause_of(result), took_s)
 
-    def _answer(self, result: MoveResult) -> None:
-        self._outbox.append(result)
+    def _answer(self, result: MoveResult, move: Move, cause: Cause | None, took_s: float = 0.0) -> None:
+        self._outbox.append(_Ended(result, move, cause, took_s))
         self._wake()
+
+    def _note(self, ended: _Ended) -> None:
+        move, edge = ended.move, (ended.move.source, ended.move.target)
+        if ended.cause is not None:
+            self.measures.failed_moves[edge, ended.cause] += 1
+            return
+        self.measures.moved(edge, move.size, ended.took_s)
+        if move.source is Tier.SPILL:
+            rate = self._threads * move.size / max(ended.took_s, 1e-6)
+            self._load_bytes_per_s += LOAD_WEIGHT * (rate - self._load_bytes_per_s)
 
     def _report_down(self, reason: str) -> None:
         self._reports.append(reason)
@@ -197,7 +230,10 @@ class Mover:
             reason = self._reports.popleft()
             if self._on_spill_down is not None:
                 self._on_spill_down(reason)
-        results = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        ended = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        for one in ended:
+            self._note(one)
+        results = [one.result for one in ended]
         self._accepted -= len(results)
         if self._accepted == 0:
             self._idle.set()
@@ -251,6 +287,10 @@ class _Lane:
         self._carry = carry
         self._urgent: deque[Move] = deque()
         self._later: deque[Move] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._urgent) + len(self._later)
 
     def push(self, moves: Sequence[Move], urgent: bool) -> None:
         (self._urgent if urgent else self._later).extend(moves)

@@ -21,7 +21,7 @@ import numpy as np
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespace, Namespaces
 from tierd.app.sessions import Orphan, Session, Sessions
-from tierd.app.shares import Share, by_namespace
+from tierd.app.shares import NamespaceShare, by_namespace
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core import messages as m
@@ -70,6 +70,7 @@ class Service:
         self.sessions = Sessions(writer, orphans)
         self.writer = writer
         self.mover = mover
+        self.measures = mover.measures
         self._spill_watch = spill_watch
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="tierd-registrar")
         self.policy_epoch = self.occupancy().policy_epoch
@@ -255,15 +256,19 @@ class Service:
     def occupancy(self) -> m.OccupancyReply:
         return self.writer.ask(m.Occupancy(), m.OccupancyReply)
 
+    def is_on(self, tier: m.Tier) -> bool:
+        """Whether the settings have the tier."""
+        return self.about.requested_bytes.get(tier, 0) > 0
+
     def tier_state(self, tier: m.Tier) -> TierState:
         """Whether a tier serves now."""
-        if not self.about.requested_bytes.get(tier, 0):
+        if not self.is_on(tier):
             return TierState(False, "off")
         if tier is m.Tier.SPILL and self._spill_watch is not None and not self._spill_watch.is_up:
             return TierState(False, f"down: {self._spill_watch.detail}")
         return TierState(True, "serving")
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[NamespaceShare]:
         """What each namespace has in each tier, by number."""
         return by_namespace(self.namespaces.all(), self.writer.ask(m.Shares(), m.SharesReply))
 

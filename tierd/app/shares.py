@@ -27,10 +27,9 @@ class TierShare:
 
 
 @dataclass(slots=True)
-class Share:
-    """What a namespace, or with `namespace` None a tenant, has in each tier that is on."""
+class TenantShare:
+    """What a tenant has in each tier that is on."""
 
-    namespace: Namespace | None
     tenant: str
     tiers: dict[Tier, TierShare] = field(default_factory=dict)
 
@@ -39,13 +38,20 @@ class Share:
         return sum(one.used_bytes + one.reserved_bytes for one in self.tiers.values())
 
 
-def by_namespace(namespaces: Sequence[Namespace], reply: SharesReply) -> list[Share]:
+@dataclass(slots=True)
+class NamespaceShare(TenantShare):
+    """What one namespace of a tenant has."""
+
+    namespace: Namespace = field(kw_only=True)
+
+
+def by_namespace(namespaces: Sequence[Namespace], reply: SharesReply) -> list[NamespaceShare]:
     """One share for each namespace, in their order, also of those that have nothing."""
     return [_share(one, reply) for one in namespaces]
 
 
-def _share(namespace: Namespace, reply: SharesReply) -> Share:
-    share, number = Share(namespace, namespace.layout.tenant), namespace.number
+def _share(namespace: Namespace, reply: SharesReply) -> NamespaceShare:
+    share, number = NamespaceShare(namespace.layout.tenant, namespace=namespace), namespace.number
     for tier, of in reply.tiers.items():
         known = number < len(of.blocks)
         columns = (of.blocks, of.used_bytes, of.reserved_bytes)
@@ -53,11 +59,11 @@ def _share(namespace: Namespace, reply: SharesReply) -> Share:
     return share
 
 
-def by_tenant(shares: Sequence[Share]) -> list[Share]:
+def by_tenant(shares: Sequence[NamespaceShare]) -> list[TenantShare]:
     """The sums over each tenant's namespaces, those with the most bytes first."""
-    tenants: dict[str, Share] = {}
+    tenants: dict[str, TenantShare] = {}
     for share in shares:
-        tenant = tenants.setdefault(share.tenant, Share(None, share.tenant))
+        tenant = tenants.setdefault(share.tenant, TenantShare(share.tenant))
         for tier, one in share.tiers.items():
             tenant.tiers.setdefault(tier, TierShare()).add(one)
     return sorted(tenants.values(), key=lambda tenant: (-tenant.total_bytes, tenant.tenant))

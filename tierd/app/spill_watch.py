@@ -114,6 +114,7 @@ class SpillWatch:
         if asyncio.get_running_loop().time() - self._up_since >= STEADY_S:
             self._pause_s = PROBE_DOWN_FIRST_S
         self._mover.shut_spill()
+        self._mover.measures.spill_outages += 1
         self._tell(SpillState(up=False))
         self._found_down.set()
         self._on_change(False)

@@ -40,6 +40,8 @@ class Writer:
         self._carry_out: Callable[[Sequence[m.Effect]], None] | None = None
         self._flights: dict[int, asyncio.Future[None] | None] = {}
         self._change: asyncio.Future[None] | None = None
+        self.calls_waiting = 0
+        """Calls that wait for moves or for room."""
 
     def carry_out_with(self, submit: Callable[[Sequence[m.Effect]], None]) -> None:
         """Effects go to `submit` from now on; it answers each move by `finish`, not from inside the call."""
@@ -92,6 +94,13 @@ class Writer:
         timeout = deadline - asyncio.get_running_loop().time()
         if timeout <= 0:
             return
+        self.calls_waiting += 1
+        try:
+            await self._wait(ops, timeout)
+        finally:
+            self.calls_waiting -= 1
+
+    async def _wait(self, ops: Sequence[int], timeout: float) -> None:
         if not ops:
             await asyncio.wait([self._next_change()], timeout=timeout)
             return

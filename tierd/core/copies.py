@@ -86,6 +86,8 @@ class TierCopies:
         """Row of each FILLING copy -> its one writer: a session, or minus the number of a move."""
         self.barred: dict[int, tuple[int, int]] = {}
         """Address of each slot in quarantine -> its bytes, and how many holds keep it there."""
+        self.lent: dict[int, int] = {}
+        """Address of each slot that `lend` gave out -> its bytes."""
 
     @property
     def free(self) -> int:
@@ -188,6 +190,22 @@ class TierCopies:
             self.barred[address] = (size, holds - 1)
             return
         self.quarantined -= size
+        if self.arena:
+            self.arena.free(size, [address])
+
+    def lend(self, size: int) -> int | None:
+        """A free slot of the arena that no record owns; None when there is none. Reserved until `take_back`."""
+        addresses = self.arena.allocate(slot_bytes(size), 1) if self.arena else []
+        for address in addresses:
+            self.lent[address] = slot_bytes(size)
+            self.reserved += slot_bytes(size)
+            return address
+        return None
+
+    def take_back(self, address: int) -> None:
+        """A lent slot is free again."""
+        size = self.lent.pop(address)
+        self.reserved -= size
         if self.arena:
             self.arena.free(size, [address])
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tierd.core import (
+    canary,
     explain,
     hints,
     lives,
@@ -79,6 +80,8 @@ HANDLERS: dict[type, Handler] = {
     m.Clear: moving.clear,
     m.DropDamaged: moving.drop_damaged,
     m.SpillState: moving.spill_state,
+    m.BorrowSlot: canary.borrow_slot,
+    m.ReturnSlot: canary.return_slot,
     m.Finish: _finish,
     m.SetPolicy: _set_policy,
     m.Pin: pins.pin,

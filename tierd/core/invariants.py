@@ -74,10 +74,10 @@ def _check_bytes(tier: TierState) -> None:
     copies = tier.copies
     sizes = (copies.catalog.size.astype(np.int64) + 4095) // 4096 * 4096
     used = int(sizes[copies.state == STATE_READY].sum())
-    reserved = int(sizes[copies.state == STATE_FILLING].sum())
+    reserved = int(sizes[copies.state == STATE_FILLING].sum()) + sum(copies.lent.values())
     quarantined = sum(size for size, _ in copies.barred.values())
     _require(copies.used == used, f"{tier.tier.name}: used is the bytes of READY slots, {copies.used} not {used}")
-    _require(copies.reserved == reserved, f"{tier.tier.name}: reserved is the bytes of FILLING slots")
+    _require(copies.reserved == reserved, f"{tier.tier.name}: reserved is the bytes of FILLING and lent slots")
     _require(copies.quarantined == quarantined, f"{tier.tier.name}: quarantined is the bytes of barred slots")
     _require(copies.blocks == np.count_nonzero(copies.state == STATE_READY), f"{tier.tier.name}: blocks are READY")
     total = copies.free + used + reserved + quarantined
@@ -92,6 +92,7 @@ def _check_slots(state: State, tier: TierState) -> None:
     rows = np.flatnonzero(copies.state != STATE_ABSENT)
     slots = [(int(copies.address[row]), slot_bytes(int(state.catalog.size[row]))) for row in rows.tolist()]
     slots += [(address, size) for address, (size, _) in copies.barred.items()]
+    slots += list(copies.lent.items())
     slots.sort()
     for address, size in slots:
         _require(copies.arena.contains(address, size), f"{tier.tier.name}: slot {address:#x} lies in a segment")

@@ -194,6 +194,22 @@ class DropDamaged:
 
 
 @dataclass(frozen=True, slots=True)
+class BorrowSlot:
+    """Lends a free slot for `size` bytes of an arena, to see whether it can be written and read."""
+
+    tier: Tier
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnSlot:
+    """Nobody writes or reads the borrowed slot any more."""
+
+    tier: Tier
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetPolicy:
     spec: str
 
@@ -237,13 +253,14 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class MoveResult:
     """`lost`: the source is gone or damaged (its copy is dropped); else the source stays as it was.
-    `full`: the target has no room for more than it holds now."""
+    `full`: the target has no room for more than it holds now. `down`: the spill tier was not reached."""
 
     op: int
     ok: bool
     lost: bool = False
     full: bool = False
     reason: str = ""
+    down: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +280,8 @@ class SpillState:
 
 Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | Reserve | Commit | Abort
-    | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy | Shares
-    | ListBlocks | Describe | Explain | Plan | Finish | SpillState | HintCommand
+    | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | BorrowSlot | ReturnSlot | SetPolicy
+    | Occupancy | Shares | ListBlocks | Describe | Explain | Plan | Finish | SpillState | HintCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -386,6 +403,16 @@ class Cleared:
     in_use: int
     slot_bytes: dict[Tier, int]
     skipped: bytes
+
+
+@dataclass(slots=True)
+class BorrowedSlot:
+    """`address`: None when no slot is free. `room`: one is, or could be made. `sample`: a READY block of the
+    tier, empty where there is none."""
+
+    address: int | None
+    room: bool
+    sample: bytes
 
 
 @dataclass(slots=True)
@@ -513,8 +540,8 @@ class Planned:
 
 
 Reply = (
-    Done | SequenceOpened | LookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared | PolicySet
-    | OccupancyReply | SharesReply | BlockPage | Explained | Planned | HintReply
+    Done | SequenceOpened | LookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared | BorrowedSlot
+    | PolicySet | OccupancyReply | SharesReply | BlockPage | Explained | Planned | HintReply
 )
 
 

@@ -40,9 +40,8 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
     @answers_errors
     async def ListNamespaces(self, request: Any, context: Any) -> Any:
         shares = self._service.shares()
-        if request.by_tenant:
-            shares = by_tenant(shares)
-        return convert.namespaces_response(shares, request.offset, convert.count(request.page_size, "page_size"))
+        found = by_tenant(shares) if request.by_tenant else shares
+        return convert.namespaces_response(found, request.offset, convert.count(request.page_size, "page_size"))
 
     @answers_errors
     async def ListBlocks(self, request: Any, context: Any) -> Any:

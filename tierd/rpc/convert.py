@@ -15,7 +15,7 @@ import numpy as np
 
 from tierd.app.namespaces import LayoutFilter, Namespaces
 from tierd.app.service import TierState
-from tierd.app.shares import DOMAIN, Share
+from tierd.app.shares import DOMAIN, NamespaceShare, TenantShare
 from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
@@ -313,7 +313,7 @@ def plan_response(reply: m.Planned) -> apb.PlanResponse:
     )
 
 
-def namespaces_response(shares: Sequence[Share], offset: int, limit: int) -> apb.ListNamespacesResponse:
+def namespaces_response(shares: Sequence[TenantShare], offset: int, limit: int) -> apb.ListNamespacesResponse:
     """One page of them."""
     page, end = shares[offset : offset + limit], offset + limit
     return apb.ListNamespacesResponse(
@@ -321,13 +321,13 @@ def namespaces_response(shares: Sequence[Share], offset: int, limit: int) -> apb
     )
 
 
-def _namespace_record(share: Share) -> apb.NamespaceRecord:
+def _namespace_record(share: TenantShare) -> apb.NamespaceRecord:
     record = apb.NamespaceRecord(tenant=share.tenant, domain=DOMAIN)
     for tier, one in share.tiers.items():
         record.tiers.add(
             tier=tier_name(tier), blocks=one.blocks, used_bytes=one.used_bytes, reserved_bytes=one.reserved_bytes
         )
-    if share.namespace is not None:
+    if isinstance(share, NamespaceShare):
         layout = share.namespace.layout
         record.namespace, record.fingerprint = share.namespace.number, layout.fingerprint
         record.names.extend(share.namespace.names)

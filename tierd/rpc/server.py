@@ -18,6 +18,7 @@ from tierd.app.service import Service
 from tierd.core.messages import Tier
 from tierd.rpc.admin import AdminServicer
 from tierd.rpc.blocks import BlocksServicer
+from tierd.rpc.measured import Measured
 from tierd_client.v1 import admin_pb2, admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc
 
 log = structlog.get_logger(__name__)
@@ -57,7 +58,9 @@ class RpcServer:
         """`addresses`: `unix:///path` (mode 0600) or `host:port`. `concurrent_rpcs_max` counts each session's
         own stream too; calls beyond it are RESOURCE_EXHAUSTED. Raises CannotListen."""
         self._service = service
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max)
+        self._server = grpc.aio.server(
+            options=_OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max, interceptors=[Measured(service.measures)]
+        )
         self._health = health_aio.HealthServicer()
         blocks_pb2_grpc.add_BlocksServicer_to_server(BlocksServicer(service), self._server)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminServicer(service), self._server)

@@ -24,6 +24,7 @@ class ServeProcess:
         self.shm_dir = shm_dir
         self.settings = {
             "host_bytes": "64MiB", "spill": "none", "catalog_rows": 4096, "log_level": "debug",
+            "http_address": "127.0.0.1:0",
         } | settings
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
