@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from tierd.core.messages import BorrowedSlot, BorrowSlot, Done, ReturnSlot, Tier
-from tierd.core.room import destination
 from tierd.core.state import State, TierState
 from tierd_client.format import STATE_READY
 
@@ -31,7 +30,7 @@ def _room_can_be_made(state: State, tier: TierState) -> bool:
     """Whether a newcomer would find a victim that may leave, or one that is leaving."""
     if tier.leaving:
         return True
-    below = destination(state, tier)
+    below = state.destination(tier)
     if below is not None and below.tier == Tier.SPILL and not state.spill_up:
         return False
     chosen = state.choose(tier, 1)
