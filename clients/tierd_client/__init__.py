@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tierd_client.catalog import CatalogReader
-    from tierd_client.client import Client
+    from tierd_client.client import AsyncClient, Client
     from tierd_client.errors import (
         BrokenPeer,
         ClientClosed,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     )
     from tierd_client.identity import Identities, chain_ids, plain_ids
     from tierd_client.layout import Group, Layout, Part
-    from tierd_client.lease import Lease
-    from tierd_client.namespace import Namespace
+    from tierd_client.lease import AsyncLease, Lease
+    from tierd_client.namespace import AsyncNamespace, Namespace
     from tierd_client.outcomes import (
         AcquireOutcome,
         EvictOutcome,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
         Tier,
         Tiers,
     )
-    from tierd_client.sequence import Sequence
+    from tierd_client.sequence import AsyncSequence, Sequence
 
 _HOMES = {
     "catalog": ("CatalogReader",),
-    "client": ("Client",),
+    "client": ("AsyncClient", "Client"),
     "errors": (
         "BrokenPeer", "ClientClosed", "ConnectFailed", "FailedPrecondition", "ForkedClientError",
         "InvalidArgument", "LimitReached", "NotFound", "SharedMemoryUnavailable", "TierdClientError",
@@ -51,22 +51,23 @@ _HOMES = {
     ),
     "identity": ("Identities", "chain_ids", "plain_ids"),
     "layout": ("Group", "Layout", "Part"),
-    "lease": ("Lease",),
-    "namespace": ("Namespace",),
+    "lease": ("AsyncLease", "Lease"),
+    "namespace": ("AsyncNamespace", "Namespace"),
     "outcomes": (
         "AcquireOutcome", "EvictOutcome", "LookupResult", "Presence", "PutOutcome", "ReadmitOutcome", "Tier",
         "Tiers",
     ),
-    "sequence": ("Sequence",),
+    "sequence": ("AsyncSequence", "Sequence"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without running it
-    "AcquireOutcome", "BrokenPeer", "CatalogReader", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome",
-    "FailedPrecondition", "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease",
-    "LimitReached", "LookupResult", "Namespace", "NotFound", "Part", "Presence", "PutOutcome",
-    "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable", "Tier", "TierdClientError", "Tiers", "TimedOut",
-    "Unavailable", "chain_ids", "plain_ids",
+    "AcquireOutcome", "AsyncClient", "AsyncLease", "AsyncNamespace", "AsyncSequence", "BrokenPeer",
+    "CatalogReader", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome", "FailedPrecondition",
+    "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease", "LimitReached",
+    "LookupResult", "Namespace", "NotFound", "Part", "Presence", "PutOutcome", "ReadmitOutcome", "Sequence",
+    "SharedMemoryUnavailable", "Tier", "TierdClientError", "Tiers", "TimedOut", "Unavailable", "chain_ids",
+    "plain_ids",
 ]
 
 

@@ -7,7 +7,7 @@ the reference.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -17,6 +17,7 @@ from tierd_client.errors import BrokenPeer, InvalidArgument
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.identity import Identities
 from tierd_client.outcomes import Tier, Tiers, tier_number
+from tierd_client.routine import Pages, Perform, awaiting, awaiting_pages, blocking, blocking_pages
 from tierd_client.v1 import admin_pb2
 
 Ids = Identities | Iterable[bytes]
@@ -235,80 +236,78 @@ class Verified:
     skipped_blocks: int
 
 
-class Admin:
-    """`client.admin`. What takes a filter takes the keywords of BlockFilter."""
+class AdminRoutines:
+    """What the control plane can do, as routines (routine.py)."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def occupancy(self) -> Occupancy:
+    async def occupancy(self) -> Occupancy:
         """Bytes and blocks per tier at one instant."""
-        reply = self._call("Occupancy", admin_pb2.OccupancyRequest())
+        reply = await self._call("Occupancy", admin_pb2.OccupancyRequest())
         tiers = [_record(TierOccupancy, one, tier=_tier(one.tier)) for one in reply.tiers]
         return _record(Occupancy, reply, tiers={one.tier: one for one in tiers})
 
-    def namespaces(self, *, by_tenant: bool = False, page_size: int = 1000) -> Iterator[NamespaceRecord]:
+    def namespaces(self, *, by_tenant: bool = False, page_size: int = 1000) -> Pages[NamespaceRecord]:
         """Each namespace and its share of the tiers, by number; or each tenant, the largest first."""
-        offset = 0
-        while True:
-            reply = self._call("ListNamespaces", admin_pb2.ListNamespacesRequest(
-                page_size=page_size, offset=offset, by_tenant=by_tenant))
-            yield from map(_namespace, reply.namespaces)
-            offset = reply.next_offset
-            if not offset:
-                return
+
+        async def page(offset: int | None) -> tuple[list[NamespaceRecord], int]:
+            reply = await self._call("ListNamespaces", admin_pb2.ListNamespacesRequest(
+                page_size=page_size, offset=offset or 0, by_tenant=by_tenant))
+            return [_namespace(one) for one in reply.namespaces], reply.next_offset
+
+        return page
 
     def list_blocks(
         self, *, by_rank: bool = False, page_size: int = 1000, **where: Unpack[BlockFilter],
-    ) -> Iterator[BlockRecord]:
+    ) -> Pages[BlockRecord]:
         """All blocks that the filter takes, page by page; `by_rank`: next to go first, needs `tier`."""
         taken = _filter(**where)
         sort = admin_pb2.BLOCK_SORT_RANK if by_rank else admin_pb2.BLOCK_SORT_UNSPECIFIED
-        token = b""
-        while True:
-            reply = self._call("ListBlocks", admin_pb2.ListBlocksRequest(
-                filter=taken, page_size=page_size, page_token=token, sort=sort))
-            yield from map(_block, reply.blocks)
-            token = reply.next_page_token
-            if not token:
-                return
 
-    def describe(self, ids: Ids) -> list[BlockRecord | None]:
+        async def page(token: bytes | None) -> tuple[list[BlockRecord], bytes]:
+            reply = await self._call("ListBlocks", admin_pb2.ListBlocksRequest(
+                filter=taken, page_size=page_size, page_token=token or b"", sort=sort))
+            return [_block(one) for one in reply.blocks], reply.next_page_token
+
+        return page
+
+    async def describe(self, ids: Ids) -> list[BlockRecord | None]:
         """The record of each identity, None where nothing is known."""
-        reply = self._call("DescribeBlock", admin_pb2.DescribeBlockRequest(ids=_packed(ids)))
+        reply = await self._call("DescribeBlock", admin_pb2.DescribeBlockRequest(ids=_packed(ids)))
         return [_block(one) if one.identity else None for one in reply.blocks]
 
-    def explain(self, ids: Ids, tier: Tier | str = "host") -> Explained:
+    async def explain(self, ids: Ids, tier: Tier | str = "host") -> Explained:
         """Why blocks stand where they stand in a tier's order of eviction: every term of their rank."""
-        reply = self._call("Explain", admin_pb2.ExplainRequest(ids=_packed(ids), tier=tier_number(tier)))
+        reply = await self._call("Explain", admin_pb2.ExplainRequest(ids=_packed(ids), tier=tier_number(tier)))
         return _record(Explained, reply, blocks=tuple(map(_explanation, reply.blocks)))
 
-    def plan(self, needed_bytes: int, tier: Tier | str = "host", limit: int = 0) -> Plan:
+    async def plan(self, needed_bytes: int, tier: Tier | str = "host", limit: int = 0) -> Plan:
         """Dry run: what would go and where to, if so many bytes were needed in a tier now."""
         request = admin_pb2.PlanRequest(tier=tier_number(tier), bytes=needed_bytes, limit=limit)
-        reply = self._call("Plan", request)
+        reply = await self._call("Plan", request)
         return _record(Plan, reply, victims=tuple(map(_explanation, reply.victims)))
 
-    def config(self) -> dict[str, Any]:
+    async def config(self) -> dict[str, Any]:
         """The settings in force, secrets masked."""
-        config: dict[str, Any] = json.loads(self._call("GetConfig", admin_pb2.GetConfigRequest()).json)
+        config: dict[str, Any] = json.loads((await self._call("GetConfig", admin_pb2.GetConfigRequest())).json)
         return config
 
-    def set_policy(self, policy: str) -> PolicyInForce:
+    async def set_policy(self, policy: str) -> PolicyInForce:
         """Changes the policy of the running daemon, as on its command line; no statistics are lost."""
-        return _record(PolicyInForce, self._call("SetPolicy", admin_pb2.SetPolicyRequest(policy=policy)))
+        return _record(PolicyInForce, await self._call("SetPolicy", admin_pb2.SetPolicyRequest(policy=policy)))
 
-    def clear(self, *, dry_run: bool = False, ghosts: bool = False, **where: Unpack[BlockFilter]) -> Cleared:
+    async def clear(self, *, dry_run: bool = False, ghosts: bool = False, **where: Unpack[BlockFilter]) -> Cleared:
         """Removes blocks by filter; `dry_run` only says how many. `ghosts`: forgets all records without a copy
         too, which have no namespace: only without a filter."""
         request = admin_pb2.ClearRequest(filter=_filter(**where), dry_run=dry_run, ghosts=ghosts)
-        reply = self._call("Clear", request)
+        reply = await self._call("Clear", request)
         tiers = [_record(TierCleared, one, tier=_tier(one.tier)) for one in reply.tiers]
         return _record(
             Cleared, reply, tiers={one.tier: one for one in tiers},
             in_use_ids=tuple(reply.in_use_ids[i : i + 32] for i in range(0, len(reply.in_use_ids), 32)))
 
-    def verify(
+    async def verify(
         self, ids: Ids = (), *, repair: bool = False, timeout_s: float = 60.0, **where: Unpack[BlockFilter],
     ) -> Verified:
         """Compares stored bytes with their checksums; `repair` drops damaged copies."""
@@ -316,11 +315,47 @@ class Admin:
         taken = _filter(**where)
         request = admin_pb2.VerifyRequest(
             ids=_packed(ids), filter=taken if taken.ByteSize() else None, repair=repair, timeout_ms=wait.left_ms())
-        reply = self._call("Verify", request, timeout_s)
+        reply = await self._call("Verify", request, timeout_s)
         return _record(Verified, reply, damaged=tuple(reply.damaged))
 
-    def _call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
-        return self._connection.run(lambda session: session.call(method, request, wait_s), wait_s)
+    async def _call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
+        return await self._connection.call(method, request, wait_s)
+
+
+class _Twin:
+    def __init__(self, routines: AdminRoutines, perform: Perform) -> None:
+        self._routines = routines
+        self._perform = perform
+
+
+class Admin(_Twin):
+    """`client.admin`. What takes a filter takes the keywords of BlockFilter."""
+
+    occupancy = blocking(AdminRoutines.occupancy)
+    namespaces = blocking_pages(AdminRoutines.namespaces)
+    list_blocks = blocking_pages(AdminRoutines.list_blocks)
+    describe = blocking(AdminRoutines.describe)
+    explain = blocking(AdminRoutines.explain)
+    plan = blocking(AdminRoutines.plan)
+    config = blocking(AdminRoutines.config)
+    set_policy = blocking(AdminRoutines.set_policy)
+    clear = blocking(AdminRoutines.clear)
+    verify = blocking(AdminRoutines.verify)
+
+
+class AsyncAdmin(_Twin):
+    """`admin` of an AsyncClient. What takes a filter takes the keywords of BlockFilter."""
+
+    occupancy = awaiting(AdminRoutines.occupancy)
+    namespaces = awaiting_pages(AdminRoutines.namespaces)
+    list_blocks = awaiting_pages(AdminRoutines.list_blocks)
+    describe = awaiting(AdminRoutines.describe)
+    explain = awaiting(AdminRoutines.explain)
+    plan = awaiting(AdminRoutines.plan)
+    config = awaiting(AdminRoutines.config)
+    set_policy = awaiting(AdminRoutines.set_policy)
+    clear = awaiting(AdminRoutines.clear)
+    verify = awaiting(AdminRoutines.verify)
 
 
 def _record(kind: type[T], message: Any, **given: Any) -> T:

@@ -1,4 +1,4 @@
-"""The client of a tierd daemon: one per process, shared by its threads.
+"""The client of a tierd daemon: one per process, shared by its threads, or by the tasks of an event loop.
 
     with Client("unix:///run/tierd/tierd.sock") as client:
         ns = client.namespace(Layout(...))
@@ -6,28 +6,42 @@
         outcomes = ns.put(ids, tensors)
         blocks = ns.get(ids)
 
+    async with AsyncClient("unix:///run/tierd/tierd.sock") as client:
+        ns = await client.namespace(Layout(...))
+        outcomes = await ns.put(ids, tensors)
+        async with ns.acquire(ids) as lease:
+            ...
+
 On the daemon's host bytes go through shared memory, elsewhere through gRPC streams. After a restart of the
 daemon calls go on; leases taken before it stay readable until they are released.
 """
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
-from tierd_client.admin import Admin
+from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
 from tierd_client.connection import Connection
 from tierd_client.errors import InvalidArgument
 from tierd_client.layout import Layout
-from tierd_client.namespace import Namespace
+from tierd_client.namespace import AsyncNamespace, Namespace, NamespaceRoutines
+from tierd_client.routine import Routine, Work, perform, run
 from tierd_client.sequences import Sequences
 from tierd_client.session import Session
 
 MODES = ("auto", "never", "require")
 
+THREADS = 8
+"""Of an AsyncClient, for copies: more do not make a memory bus faster."""
 
-class Client:
-    """Connects when it is made. Belongs to the process that made it; ForkedClientError in a child."""
+T = TypeVar("T")
+
+
+class BaseClient:
+    """What both twins have: a connection, and the sequences that are open."""
 
     def __init__(
         self, target: str, *, name: str = "", connect_timeout_s: float = 2.0, rpc_timeout_s: float = 5.0,
@@ -37,7 +51,7 @@ class Client:
 
         `rpc_timeout_s`: what any RPC may take beyond the wait that it asks for. `shared_memory`: `auto` maps
         where it can, `require` raises SharedMemoryUnavailable where it cannot. `verify_reads`: also compare
-        what is read from shared memory with its checksum. Raises ConnectFailed when no daemon answers.
+        what is read from shared memory with its checksum. ConnectFailed when no daemon answers.
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
@@ -46,12 +60,11 @@ class Client:
         self.connection = Connection(
             target, client_name=name, connect_timeout_s=connect_timeout_s, rpc_timeout_s=rpc_timeout_s,
             shared_memory=shared_memory, on_session=self._reopen)
-        self.admin = Admin(self.connection)
+        self._made()
 
-    def namespace(self, layout: Layout, name: str = "") -> Namespace:
-        """The blocks of a layout. A `name` is bound to it; raises FailedPrecondition naming the field in which
-        the layout differs from the one that the name stands for."""
-        return Namespace(self, layout, name)
+    def _made(self) -> None:
+        """What a twin does when it is made."""
+        raise NotImplementedError
 
     @property
     def maps_memory(self) -> bool:
@@ -63,14 +76,29 @@ class Client:
         """16 bytes that are new at each start of the daemon, as of the session in use."""
         return bytes(self.connection.current().info.boot_id)
 
+    def _reopen(self, session: Session) -> None:
+        """A running request survives the daemon: its blocks are pinned again."""
+        for running in self.sequences.all_open():
+            run(running.namespace.open_sequence(session, running))
+
+
+class Client(BaseClient):
+    """Connects when it is made. Belongs to the process that made it; ForkedClientError in a child."""
+
+    def _made(self) -> None:
+        self.admin = Admin(AdminRoutines(self.connection), run)
+        self.connection.current()
+
+    def namespace(self, layout: Layout, name: str = "") -> Namespace:
+        """The blocks of a layout. A `name` is bound to it; raises FailedPrecondition naming the field in which
+        the layout differs from the one that the name stands for."""
+        routines = NamespaceRoutines(self, layout, name)
+        run(routines.register())
+        return Namespace(routines, run)
+
     def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
         self.connection.close()
-
-    def _reopen(self, session: Session) -> None:
-        """A running request survives the daemon: its blocks are pinned again."""
-        for sequence in self.sequences.all_open():
-            sequence.namespace.open_sequence(session, sequence)
 
     def __enter__(self) -> Self:
         return self
@@ -79,3 +107,50 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class AsyncClient(BaseClient):
+    """Client for an event loop. Connects in `async with`, in `connect`, or with the first call.
+
+    Belongs to the process that made it, as Client does, and is used by one event loop at a time. Copies of
+    blocks run on threads of its own. A cancelled call comes back when nothing of it touches memory any more.
+    """
+
+    def _made(self) -> None:
+        self.admin = AsyncAdmin(AdminRoutines(self.connection), self._perform)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tierd-client")
+
+    async def connect(self) -> Self:
+        """Raises ConnectFailed when no daemon answers within the connect timeout."""
+        await self._perform(_connected(self.connection))
+        return self
+
+    async def namespace(self, layout: Layout, name: str = "") -> AsyncNamespace:
+        """The blocks of a layout. A `name` is bound to it; raises FailedPrecondition naming the field in which
+        the layout differs from the one that the name stands for."""
+        routines = NamespaceRoutines(self, layout, name)
+        await self._perform(routines.register())
+        return AsyncNamespace(routines, self._perform)
+
+    async def close(self) -> None:
+        """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
+        await asyncio.shield(self._perform(_closed(self.connection)))
+
+    async def _perform(self, routine: Routine[T]) -> T:
+        return await perform(routine, self._threads)
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+async def _connected(connection: Connection) -> None:
+    await Work(connection.current)
+
+
+async def _closed(connection: Connection) -> None:
+    await Work(connection.close)

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tierd_client.deadline import Deadline
 from tierd_client.errors import (
@@ -23,6 +23,7 @@ from tierd_client.errors import (
     TimedOut,
     Unavailable,
 )
+from tierd_client.routine import Routine, Work
 from tierd_client.session import LOST_GRACE_S, Session
 from tierd_client.v1 import blocks_pb2
 
@@ -45,7 +46,7 @@ class Connection:
         self, target: str, *, client_name: str, connect_timeout_s: float, rpc_timeout_s: float,
         shared_memory: str, on_session: Callable[[Session], None],
     ) -> None:
-        """Connects. `on_session` is called with each new session, before anyone else sees it."""
+        """Connects with the first call. `on_session` is called with each new session before anyone sees it."""
         self.target = target
         self.rpc_timeout_s = rpc_timeout_s
         self._client_name = client_name
@@ -58,7 +59,6 @@ class Connection:
         self._lost: list[Session] = []
         self._failed_at: float | None = None
         self._session: Session | None = None
-        self.current()
 
     def check_usable(self) -> None:
         """Raises in a forked child and after close()."""
@@ -85,22 +85,38 @@ class Connection:
         """The session in use; waits at most the connect timeout for a new one."""
         return self.session(Deadline(self._connect_timeout_s))
 
-    def run(self, call: Callable[[Session], T], wait_s: float = 0.0) -> T:
+    async def opened(self, deadline: Deadline) -> Session:
+        """As `session`, as a step of a routine: only a new one takes time."""
+        self.check_usable()
+        session = self._session
+        if session is not None and not session.is_lost():
+            return session
+        new: Session = await Work(lambda: self.session(deadline))
+        return new
+
+    async def make(self, call: Callable[[Session], Routine[T]], wait_s: float = 0.0) -> T:
         """Makes a call that may be made twice, once more if its session turns out to be lost."""
         deadline = Deadline(wait_s + self.rpc_timeout_s)
-        session = self.session(deadline)
+        session = await self.opened(deadline)
         try:
-            return call(session)
+            return await call(session)
         except (Unavailable, NotFound, TimedOut) as error:
             self.check_usable()
-            if not self._was_lost(session, error):
+            if not await self._was_lost(session, error):
                 raise
         try:
-            return call(self.session(deadline))
+            return await call(await self.opened(deadline))
         finally:
             # Another thread may have reconnected while this one still held the lost session.
             if self._lost:
-                self.sweep()
+                await Work(self.sweep)
+
+    async def call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
+        """One RPC that may be made twice, and may wait `wait_s` in the daemon."""
+        async def call(session: Session) -> Any:
+            return await session.call(method, request, wait_s)
+
+        return await self.make(call, wait_s)
 
     def sweep(self) -> None:
         """Detaches lost sessions that nothing holds any more. Never raises for a daemon that is away."""
@@ -118,12 +134,13 @@ class Connection:
         if session is not None:
             _end(session)
 
-    def _was_lost(self, session: Session, error: TierdClientError) -> bool:
+    async def _was_lost(self, session: Session, error: TierdClientError) -> bool:
         if isinstance(error, TimedOut):
             if session.is_silent():
                 session.give_up()
             return False  # its time is over either way
-        return session.is_lost(LOST_GRACE_S)
+        lost: bool = await Work(lambda: session.is_lost(LOST_GRACE_S))
+        return lost
 
     def _reconnect(self, deadline: Deadline) -> Session:
         self.check_usable()
@@ -187,7 +204,7 @@ def _detach(through: Session, ended: Session) -> bool:
     """Tells the daemon that nothing of a session is touched any more. False: to be told again."""
     request = blocks_pb2.DetachRequest(session=ended.id, token=ended.info.token)
     try:
-        through.call("Detach", request)
+        through.call("Detach", request).block()
     except NotFound:
         return True  # over already: it never attached, or the daemon started with empty tables
     except TierdClientError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -13,6 +14,7 @@ from tierd_client.format import U8Array
 from tierd_client.identity import Identities
 from tierd_client.outcomes import AcquireOutcome
 from tierd_client.payload import Form
+from tierd_client.routine import Perform, Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.transfer import release
@@ -27,8 +29,8 @@ class Slots(Protocol):
     def tensor(self, index: int) -> Any:
         """A block's bytes as a torch uint8 tensor."""
 
-    def release(self) -> None:
-        """Gives the blocks back."""
+    async def release(self) -> None:
+        """Gives the blocks back; a routine."""
 
 
 class SharedSlots:
@@ -52,16 +54,16 @@ class SharedSlots:
     def tensor(self, index: int) -> Any:
         return self._memory.tensor(self._addresses[index], self._block_bytes, self._deadline())
 
-    def release(self) -> None:
+    async def release(self) -> None:
         if self._memory.is_inherited():
             return  # the parent reads on
         try:
             if self._leases and not self._session.is_lost():
-                release(self._session, self._leases)
+                await release(self._session, self._leases)
         finally:
             self._session.drop_hold()
         if self._session.is_lost():
-            self._after_release()
+            await Work(self._after_release)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._session.rpc_timeout_s)
@@ -83,24 +85,33 @@ class PrivateSlots:
 
         return torch.from_numpy(self._blocks[index])
 
-    def release(self) -> None:
+    async def release(self) -> None:
         self._blocks = {}
 
 
-class Lease:
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What an Acquire came back with. `outcomes` is parallel to `ids`."""
+
+    ids: Identities
+    outcomes: list[AcquireOutcome]
+    form: Form
+    slots: Slots
+
+
+class BaseLease:
     """Pinned blocks; a context manager. `outcomes` is parallel to `ids`; only LEASED blocks can be read.
 
     What `arrays` and `tensors` give may be read until `release` and not after: the daemon then re-uses the
     slots. They are for reading only. Without shared memory they are copies.
     """
 
-    def __init__(
-        self, ids: Identities, outcomes: list[AcquireOutcome], form: Form, slots: Slots,
-    ) -> None:
-        self.ids = ids
-        self.outcomes = outcomes
-        self._form = form
-        self._slots: Slots | None = slots
+    def __init__(self, pinned: Pinned, perform: Perform) -> None:
+        self.ids = pinned.ids
+        self.outcomes = pinned.outcomes
+        self._form = pinned.form
+        self._slots: Slots | None = pinned.slots
+        self._perform = perform
 
     def views(self) -> list[U8Array | None]:
         """The flat bytes of each block as a read-only uint8 array; None where it is not LEASED. No copy."""
@@ -118,11 +129,10 @@ class Lease:
         """
         return [None if one is None else self._form.tensor(one) for one in self._each("tensor")]
 
-    def release(self) -> None:
-        """Gives the blocks back; idempotent. Never raises because the daemon is away."""
+    async def _give_back(self) -> None:
         slots, self._slots = self._slots, None
         if slots is not None:
-            slots.release()
+            await slots.release()
 
     def _each(self, access: str) -> list[Any]:
         if self._slots is None:
@@ -136,6 +146,19 @@ class Lease:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __del__(self) -> None:
+        # Not released here: views of it may be in use, and a leak is better than bytes that change.
+        if getattr(self, "_slots", None) is not None:
+            warnings.warn(f"a lease of {len(self.ids)} blocks was never released", ResourceWarning, stacklevel=2)
+
+
+class Lease(BaseLease):
+    __doc__ = BaseLease.__doc__
+
+    def release(self) -> None:
+        """Gives the blocks back; idempotent. Never raises because the daemon is away."""
+        self._perform(self._give_back())
+
     def __enter__(self) -> Self:
         return self
 
@@ -144,7 +167,18 @@ class Lease:
     ) -> None:
         self.release()
 
-    def __del__(self) -> None:
-        # Not released here: views of it may be in use, and a leak is better than bytes that change.
-        if getattr(self, "_slots", None) is not None:
-            warnings.warn(f"a lease of {len(self.ids)} blocks was never released", ResourceWarning, stacklevel=2)
+
+class AsyncLease(BaseLease):
+    __doc__ = BaseLease.__doc__
+
+    async def release(self) -> None:
+        """Gives the blocks back; idempotent. Never raises because the daemon is away."""
+        await self._perform(self._give_back())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
+        await self.release()

@@ -20,7 +20,7 @@ from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, U
 from tierd_client.format import I64Array, U8Array
 from tierd_client.identity import Identities, plain_ids
 from tierd_client.layout import SCHEMA_VERSION, Layout
-from tierd_client.lease import Lease, PrivateSlots, SharedSlots, Slots
+from tierd_client.lease import AsyncLease, Lease, Pinned, PrivateSlots, SharedSlots
 from tierd_client.outcomes import (
     AcquireOutcome,
     EvictOutcome,
@@ -36,36 +36,39 @@ from tierd_client.outcomes import (
     tiers_of,
 )
 from tierd_client.payload import Form, flat_blocks, float32_bytes, writable_blocks
-from tierd_client.sequence import Sequence
+from tierd_client.routine import Opening, Perform, Routine, Work, awaiting, blocking, described_by
+from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
 from tierd_client.session import Registered, Session
 from tierd_client.shared_memory import SharedMemory
-from tierd_client.transfer import Batch, SharedTransfer, Sink, StreamTransfer, Transfer, acquire, release
+from tierd_client.transfer import Batch, SharedTransfer, Sink, StreamTransfer, Transfer, acquire, release, settling
 from tierd_client.v1 import blocks_pb2
 
 if TYPE_CHECKING:
-    from tierd_client.client import Client
+    from tierd_client.client import BaseClient
 
 T = TypeVar("T")
 _NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
 
 
-class Namespace:
-    """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
+class NamespaceRoutines:
+    """What can be done with a namespace, as routines (routine.py)."""
 
-    def __init__(self, client: Client, layout: Layout, name: str = "") -> None:
-        """Registers it. Raises FailedPrecondition naming the field when the name is bound to another layout."""
+    def __init__(self, client: BaseClient, layout: Layout, name: str = "") -> None:
         self.client = client
         self.layout = layout
         self.name = name or layout.name
         self.fingerprint = layout.fingerprint
         self._forms = [Form.of_group(group) for group in layout.groups]
-        self._run(self.registered)
 
-    def registered(self, session: Session) -> Registered:
+    async def register(self) -> None:
+        """Raises FailedPrecondition naming the field when the name is bound to another layout."""
+        await self._make(self.registered)
+
+    async def registered(self, session: Session) -> Registered:
         """What it is in a session; registers it there when it is not yet."""
         known = session.namespaces.get(self.fingerprint)
         if known is None:
-            reply = session.call("RegisterNamespace", blocks_pb2.RegisterNamespaceRequest(
+            reply = await session.call("RegisterNamespace", blocks_pb2.RegisterNamespaceRequest(
                 schema_version=SCHEMA_VERSION, fingerprint=self.fingerprint,
                 canonical=self.layout.canonical(), name=self.name))
             known = Registered(reply.namespace, tuple(reply.block_bytes))
@@ -89,17 +92,17 @@ class Namespace:
 
     # --- where blocks are -----------------------------------------------------------------------------
 
-    def lookup(self, ids: Any) -> LookupResult:
+    async def lookup(self, ids: Any) -> LookupResult:
         """Where blocks are. Changes nothing, counts as no access."""
         ids = self.identities(ids)
-        return self._run(lambda session: self._lookup(session, ids))
+        return await self._make(lambda session: self._lookup(session, ids))
 
-    def _lookup(self, session: Session, ids: Identities) -> LookupResult:
+    async def _lookup(self, session: Session, ids: Identities) -> LookupResult:
         total = LookupResult(0, [], [], 0)
         prefix, ready_in_ms = 0, 0
         for start, part in _batches(ids, session.info.max_ids):
-            request = blocks_pb2.LookupRequest(blocks=self._block_ids(session, part))
-            reply = session.call("Lookup", request)
+            request = blocks_pb2.LookupRequest(blocks=await self._block_ids(session, part))
+            reply = await session.call("Lookup", request)
             total.presence.extend(outcomes_of(Presence, reply.presence))
             total.tiers.extend(tiers_of(reply.tiers))
             if prefix == start:  # so far all of it was a hit
@@ -109,9 +112,9 @@ class Namespace:
 
     # --- bytes in -------------------------------------------------------------------------------------
 
-    def put(
+    async def put(
         self, ids: Any, tensors: Any, tier: Tier | str | None = None, timeout_s: float = 2.0,
-        sequence: Sequence | str | None = None,
+        sequence: BaseSequence | str | None = None,
     ) -> list[PutOutcome]:
         """Stores blocks, in host unless `tier` says hbm; a block is committed when its outcome is STORED.
 
@@ -124,35 +127,35 @@ class Namespace:
         blocks = flat_blocks(tensors, len(ids), size)
         target, name, wait = tier_of(tier), self._sequence_name(ids, sequence), Deadline(timeout_s)
 
-        def store(session: Session) -> list[PutOutcome]:
+        async def store(session: Session) -> list[PutOutcome]:
             transfer = self._transfer(session)
             outcomes: list[PutOutcome] = []
             for start, part in _batches(ids, transfer.batch_ids(size)):
-                batch = self._batch(session, part, name)
-                outcomes += transfer.put(batch, blocks[start : start + len(part)], target, wait)
+                batch = await self._batch(session, part, name)
+                outcomes += await transfer.put(batch, blocks[start : start + len(part)], target, wait)
             return outcomes
 
-        return self._run(store, timeout_s)
+        return await self._make(store, timeout_s)
 
     # --- bytes out ------------------------------------------------------------------------------------
 
-    def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: Sequence | str | None = None,
-    ) -> Lease:
+    async def acquire(
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
+    ) -> Pinned:
         """Pins blocks where they can be read in place, promoting from below while it waits. An access."""
         ids = self.identities(ids)
         name, wait = self._sequence_name(ids, sequence), Deadline(timeout_s)
 
-        def pin(session: Session) -> Lease:
+        async def pin(session: Session) -> Pinned:
             if session.memory is None:
-                return self._copied_lease(session, ids, name, wait)
-            return self._shared_lease(session, session.memory, ids, name, wait)
+                return await self._copied(session, ids, name, wait)
+            return await self._pinned(session, session.memory, ids, name, wait)
 
-        return self._run(pin, timeout_s)
+        return await self._make(pin, timeout_s)
 
-    def get(
+    async def get(
         self, ids: Any, torch: bool = False, timeout_s: float = 2.0,
-        sequence: Sequence | str | None = None,
+        sequence: BaseSequence | str | None = None,
     ) -> list[Any]:
         """Copies of blocks, None for each that is absent or could not be read in time.
 
@@ -169,55 +172,55 @@ class Namespace:
             flat: U8Array = made[index].numpy() if torch else made[index]
             return flat
 
-        outcomes = self._read(ids, sink, timeout_s, sequence)
+        outcomes = await self._read(ids, sink, timeout_s, sequence)
         shape = form.tensor if torch else form.array
         return [
             shape(made[i]) if outcome is AcquireOutcome.LEASED else None
             for i, outcome in enumerate(outcomes)
         ]
 
-    def get_into(
-        self, ids: Any, buffers: Any, timeout_s: float = 2.0, sequence: Sequence | str | None = None,
+    async def get_into(
+        self, ids: Any, buffers: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
     ) -> list[AcquireOutcome]:
         """Copies blocks into the caller's buffers, given as in `put`, writable; LEASED means it was read."""
         ids = self.identities(ids)
         blocks = writable_blocks(buffers, len(ids), self._forms[ids.group].block_bytes)
-        return self._read(ids, blocks.__getitem__, timeout_s, sequence)
+        return await self._read(ids, blocks.__getitem__, timeout_s, sequence)
 
-    def _read(
-        self, ids: Identities, sink: Sink, timeout_s: float, sequence: Sequence | str | None,
+    async def _read(
+        self, ids: Identities, sink: Sink, timeout_s: float, sequence: BaseSequence | str | None,
     ) -> list[AcquireOutcome]:
         """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
         name, wait = self._sequence_name(ids, sequence), Deadline(timeout_s)
 
-        def read(session: Session) -> list[AcquireOutcome]:
-            outcomes = self._read_round(session, _Wanted(ids, sink, name), wait)
+        async def read(session: Session) -> list[AcquireOutcome]:
+            outcomes = await self._read_round(session, _Wanted(ids, sink, name), wait)
             while not wait.passed():
                 again = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
                 if not again:
                     break
                 part = _Wanted(_some(ids, again), lambda i, again=again: sink(again[i]), name)  # type: ignore[misc]
-                got = self._read_round(session, part, wait)
+                got = await self._read_round(session, part, wait)
                 for index, outcome in zip(again, got, strict=True):
                     outcomes[index] = outcome
                 if all(outcome in _NOT_NOW for outcome in got):
                     break
             return outcomes
 
-        return self._run(read, timeout_s)
+        return await self._make(read, timeout_s)
 
-    def _read_round(self, session: Session, wanted: _Wanted, wait: Deadline) -> list[AcquireOutcome]:
+    async def _read_round(self, session: Session, wanted: _Wanted, wait: Deadline) -> list[AcquireOutcome]:
         transfer = self._transfer(session)
         size = self._forms[wanted.ids.group].block_bytes
         outcomes: list[AcquireOutcome] = []
         for start, part in _batches(wanted.ids, transfer.batch_ids(size)):
-            batch = self._batch(session, part, wanted.sequence)
-            outcomes += transfer.read(batch, lambda i, start=start: wanted.sink(start + i), wait)  # type: ignore[misc]
+            batch = await self._batch(session, part, wanted.sequence)
+            outcomes += await transfer.read(batch, lambda i, start=start: wanted.sink(start + i), wait)  # type: ignore[misc]
         return outcomes
 
-    def _shared_lease(
+    async def _pinned(
         self, session: Session, memory: SharedMemory, ids: Identities, name: str, wait: Deadline,
-    ) -> Lease:
+    ) -> Pinned:
         outcomes: list[AcquireOutcome] = []
         addresses: list[int] = []
         leases: list[int] = []
@@ -225,20 +228,21 @@ class Namespace:
         session.take_hold()
         try:
             for _, part in _batches(ids, session.batch_ids):
-                reply = acquire(session, self._batch(session, part, name), wait)
+                reply = await acquire(session, await self._batch(session, part, name), wait)
                 outcomes += outcomes_of(AcquireOutcome, reply.outcomes)
                 addresses += reply.addresses
                 leases += [reply.lease] if reply.lease else []
+            if not memory.has(addresses):  # the arena has grown: mapped now, so that looking at blocks asks nobody
+                await Work(lambda: memory.refresh(Deadline(session.rpc_timeout_s)))
         except BaseException:
             if leases and not session.is_lost():
-                release(session, leases)
+                await release(session, leases)
             session.drop_hold()
             raise
         sweep = self.client.connection.sweep
-        slots = SharedSlots(session, memory, addresses, leases, form.block_bytes, sweep)
-        return Lease(ids, outcomes, form, slots)
+        return Pinned(ids, outcomes, form, SharedSlots(session, memory, addresses, leases, form.block_bytes, sweep))
 
-    def _copied_lease(self, session: Session, ids: Identities, name: str, wait: Deadline) -> Lease:
+    async def _copied(self, session: Session, ids: Identities, name: str, wait: Deadline) -> Pinned:
         form = self._forms[ids.group]
         blocks: dict[int, U8Array] = {}
 
@@ -246,46 +250,45 @@ class Namespace:
             blocks[index] = np.empty(form.block_bytes, np.uint8)
             return blocks[index]
 
-        outcomes = self._read_round(session, _Wanted(ids, sink, name), wait)
-        slots: Slots = PrivateSlots(blocks)
-        return Lease(ids, outcomes, form, slots)
+        outcomes = await self._read_round(session, _Wanted(ids, sink, name), wait)
+        return Pinned(ids, outcomes, form, PrivateSlots(blocks))
 
     # --- running requests -----------------------------------------------------------------------------
 
-    def sequence(self, name: str, ids: Any) -> Sequence:
+    async def sequence(self, name: str, ids: Any) -> Running:
         """Opens a sequence: a tick of the request clock; its blocks are pinned until it closes."""
-        sequence = Sequence(self, name, self.identities(ids))
-        self.client.sequences.add(sequence)
+        running = Running(self, name, self.identities(ids))
+        self.client.sequences.add(running)
         try:
-            self._run(lambda session: self.open_sequence(session, sequence))
+            await self._make(lambda session: self.open_sequence(session, running))
         except BaseException:
-            self.client.sequences.discard(sequence)
+            self.client.sequences.discard(running)
             raise
-        return sequence
+        return running
 
-    def open_sequence(self, session: Session, sequence: Sequence) -> None:
+    async def open_sequence(self, session: Session, sequence: Running) -> None:
         """Opens it in a session, unless it is open there. A prompt of less than a block has nothing to pin."""
         if sequence.name in session.sequences or not len(sequence.ids):
             return
-        blocks = self._block_ids(session, sequence.ids)
-        session.call("OpenSequence", blocks_pb2.OpenSequenceRequest(
+        blocks = await self._block_ids(session, sequence.ids)
+        await settling(session, "OpenSequence", blocks_pb2.OpenSequenceRequest(
             session=session.id, sequence=sequence.name, blocks=blocks))
         session.sequences.add(sequence.name)
 
-    def close_sequence(self, sequence: Sequence) -> None:
+    async def close_sequence(self, sequence: Running) -> None:
         """Closes it; nothing when it is closed, or when the daemon that knew it is gone."""
         if self.client.sequences.discard(sequence):
             with contextlib.suppress(NotFound, Unavailable):
-                self._run(lambda session: self._close_sequence(session, sequence))
+                await self._make(lambda session: self._close_sequence(session, sequence))
 
-    def _close_sequence(self, session: Session, sequence: Sequence) -> None:
+    async def _close_sequence(self, session: Session, sequence: Running) -> None:
         if sequence.name in session.sequences:
             session.sequences.discard(sequence.name)
-            session.call("CloseSequence", blocks_pb2.CloseSequenceRequest(
+            await settling(session, "CloseSequence", blocks_pb2.CloseSequenceRequest(
                 session=session.id, sequence=sequence.name))
 
-    def observe(
-        self, sequence: Sequence | str, attention: Any = None, steps: int = 1, policy_epoch: int = 0,
+    async def observe(
+        self, sequence: BaseSequence | str, attention: Any = None, steps: int = 1, policy_epoch: int = 0,
     ) -> int:
         """Reports attention over the blocks of a sequence; the step of the daemon's clock.
 
@@ -297,8 +300,8 @@ class Namespace:
         name = sequence if isinstance(sequence, str) else sequence.name
         data = b"" if attention is None else float32_bytes(attention, "attention")
 
-        def report(session: Session) -> int:
-            reply = session.call("Observe", blocks_pb2.ObserveRequest(
+        async def report(session: Session) -> int:
+            reply = await session.call("Observe", blocks_pb2.ObserveRequest(
                 session=session.id, sequence=name, attention=data, steps=steps, policy_epoch=policy_epoch))
             return int(reply.step)
 
@@ -307,28 +310,24 @@ class Namespace:
             raise NotFound(f"sequence: {name!r} is not open in this client")
         if not len(known.ids):
             return 0
-        return self._run(report)
+        return await self._make(report)
 
-    def enter_sequence(self, sequence: Sequence) -> None:
-        """From here on the thread's calls for its blocks belong to it."""
-        self.client.sequences.stack().append(sequence)
-
-    def exit_sequence(self, sequence: Sequence) -> None:
-        """The opposite of enter_sequence."""
-        self.client.sequences.stack().remove(sequence)
-
-    def _sequence_name(self, ids: Identities, sequence: Sequence | str | None) -> str:
-        """The sequence that a call belongs to: the one it names, or the thread's one that has its blocks."""
+    def _sequence_name(self, ids: Identities, sequence: BaseSequence | str | None) -> str:
+        """The sequence that a call belongs to: the one it names, or the innermost `with` block's that has its
+        blocks."""
         if sequence is not None:
             return sequence if isinstance(sequence, str) else sequence.name
-        for running in reversed(self.client.sequences.stack()):
-            if running.namespace.fingerprint == self.fingerprint and running.contains(ids):
+        for running in reversed(entered()):
+            if running.namespace.client is self.client and self._has(running, ids):
                 return running.name
         return ""
 
+    def _has(self, running: Running, ids: Identities) -> bool:
+        return running.namespace.fingerprint == self.fingerprint and running.contains(ids)
+
     # --- up and down ----------------------------------------------------------------------------------
 
-    def evict(
+    async def evict(
         self, ids: Any, to: Tier | str | None = "spill", allow_drop: bool = False, timeout_s: float = 5.0,
     ) -> list[EvictOutcome]:
         """Moves blocks down to a tier. `to=None` drops them, which needs `allow_drop=True`."""
@@ -340,9 +339,9 @@ class Namespace:
             return blocks_pb2.EvictRequest(
                 blocks=blocks, to=tier_number(target), allow_drop=allow_drop, timeout_ms=wait.left_ms())
 
-        return self._move("Evict", EvictOutcome, ids, request, wait)
+        return await self._move("Evict", EvictOutcome, ids, request, wait)
 
-    def readmit(
+    async def readmit(
         self, ids: Any, to: Tier | str = "host", wait: bool = True, timeout_s: float = 5.0,
     ) -> list[ReadmitOutcome]:
         """Moves blocks up to a tier. Not an access. `wait=False` starts the moves and returns."""
@@ -352,42 +351,125 @@ class Namespace:
             return blocks_pb2.ReadmitRequest(
                 blocks=blocks, to=tier_number(target), timeout_ms=deadline.left_ms())
 
-        return self._move("Readmit", ReadmitOutcome, ids, request, deadline)
+        return await self._move("Readmit", ReadmitOutcome, ids, request, deadline)
 
-    def _move(
+    async def _move(
         self, method: str, kind: type[Outcome], ids: Any, request: Callable[[Any], Any], wait: Deadline,
     ) -> list[Outcome]:
         ids = self.identities(ids)
 
-        def move(session: Session) -> list[Outcome]:
+        async def move(session: Session) -> list[Outcome]:
             outcomes: list[Outcome] = []
             for _, part in _batches(ids, session.info.max_ids):
-                blocks = self._block_ids(session, part)
-                outcomes += outcomes_of(kind, session.call(method, request(blocks), wait.left_s()).outcomes)
+                blocks = await self._block_ids(session, part)
+                reply = await session.call(method, request(blocks), wait.left_s())
+                outcomes += outcomes_of(kind, reply.outcomes)
             return outcomes
 
-        return self._run(move, wait.left_s())
+        return await self._make(move, wait.left_s())
 
     # --- shared ---------------------------------------------------------------------------------------
 
-    def _run(self, call: Callable[[Session], T], wait_s: float = 0.0) -> T:
-        return self.client.connection.run(call, wait_s)
+    async def _make(self, call: Callable[[Session], Routine[T]], wait_s: float = 0.0) -> T:
+        return await self.client.connection.make(call, wait_s)
 
     def _transfer(self, session: Session) -> Transfer:
         if session.memory is None:
             return StreamTransfer(session)
         return SharedTransfer(session, session.memory, self.client.verify_reads)
 
-    def _block_ids(self, session: Session, ids: Identities) -> Any:
+    async def _block_ids(self, session: Session, ids: Identities) -> Any:
         return blocks_pb2.BlockIds(
-            namespace=self.registered(session).number, group=ids.group, ids=ids.packed(), chain=ids.chain,
+            namespace=(await self.registered(session)).number, group=ids.group, ids=ids.packed(), chain=ids.chain,
             position=ids.position, parent=ids.parent or b"")
 
-    def _batch(self, session: Session, ids: Identities, sequence: str) -> Batch:
-        return Batch(self._block_ids(session, ids), self._forms[ids.group].block_bytes, sequence)
+    async def _batch(self, session: Session, ids: Identities, sequence: str) -> Batch:
+        return Batch(await self._block_ids(session, ids), self._forms[ids.group].block_bytes, sequence)
+
+
+class _Named:
+    """What both twins say of themselves."""
+
+    def __init__(self, routines: NamespaceRoutines, perform: Perform) -> None:
+        self._routines = routines
+        self._perform = perform
+
+    @property
+    def layout(self) -> Layout:
+        return self._routines.layout
+
+    @property
+    def name(self) -> str:
+        return self._routines.name
+
+    @property
+    def fingerprint(self) -> bytes:
+        """32 bytes that stand for the layout."""
+        return self._routines.fingerprint
+
+    def identities(self, ids: Any) -> Identities:
+        """Ids in any accepted form as Identities of this namespace."""
+        return self._routines.identities(ids)
 
     def __repr__(self) -> str:
-        return f"Namespace({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
+        return f"{type(self).__name__}({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
+
+
+class Namespace(_Named):
+    """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
+
+    lookup = blocking(NamespaceRoutines.lookup)
+    put = blocking(NamespaceRoutines.put)
+    get = blocking(NamespaceRoutines.get)
+    get_into = blocking(NamespaceRoutines.get_into)
+    observe = blocking(NamespaceRoutines.observe)
+    evict = blocking(NamespaceRoutines.evict)
+    readmit = blocking(NamespaceRoutines.readmit)
+    _acquire = blocking(NamespaceRoutines.acquire)
+    _open = blocking(NamespaceRoutines.sequence)
+
+    @described_by(NamespaceRoutines.acquire)
+    def acquire(
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
+    ) -> Lease:
+        return Lease(self._acquire(ids, timeout_s, sequence), self._perform)
+
+    @described_by(NamespaceRoutines.sequence)
+    def sequence(self, name: str, ids: Any) -> Sequence:
+        return Sequence(self._open(name, ids), self._perform)
+
+
+class AsyncNamespace(_Named):
+    """Namespace for an event loop; made by `await AsyncClient.namespace(...)`.
+
+    `acquire` and `sequence` are awaited, or used at once: `async with ns.acquire(ids) as lease`.
+    """
+
+    lookup = awaiting(NamespaceRoutines.lookup)
+    put = awaiting(NamespaceRoutines.put)
+    get = awaiting(NamespaceRoutines.get)
+    get_into = awaiting(NamespaceRoutines.get_into)
+    observe = awaiting(NamespaceRoutines.observe)
+    evict = awaiting(NamespaceRoutines.evict)
+    readmit = awaiting(NamespaceRoutines.readmit)
+    _acquire = awaiting(NamespaceRoutines.acquire)
+    _open = awaiting(NamespaceRoutines.sequence)
+
+    @described_by(NamespaceRoutines.acquire)
+    def acquire(
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
+    ) -> Opening[AsyncLease]:
+        async def acquired() -> AsyncLease:
+            return AsyncLease(await self._acquire(ids, timeout_s, sequence), self._perform)
+
+        return Opening(acquired())
+
+    @described_by(NamespaceRoutines.sequence)
+    def sequence(self, name: str, ids: Any) -> Opening[AsyncSequence]:
+        async def opened() -> AsyncSequence:
+            return AsyncSequence(await self._open(name, ids), self._perform)
+
+        return Opening(opened())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """A sequence: a running request, whose blocks stay pinned until it closes.
 
-Inside its `with` block, acquires and puts of its blocks on the same thread belong to it, and so do those of
-blocks that its chain goes on with: each block counts as one access, however many calls there are.
+Inside its `with` block, acquires and puts of its blocks in the same thread or task belong to it, and so do those
+of blocks that its chain goes on with: each block counts as one access, however many calls there are.
 """
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,31 +14,28 @@ import numpy as np
 
 from tierd_client.identity import Identities
 from tierd_client.outcomes import LookupResult
+from tierd_client.routine import Perform
 
 if TYPE_CHECKING:
-    from tierd_client.namespace import Namespace
+    from tierd_client.namespace import NamespaceRoutines
+
+_ENTERED: ContextVar[tuple[Running, ...]] = ContextVar("tierd_sequences", default=())
+"""The `with` blocks that a thread or task is inside of, innermost last."""
 
 
-class Sequence:
-    """An open sequence of one namespace; a context manager. Made by `Namespace.sequence`."""
+def entered() -> tuple[Running, ...]:
+    """The sequences whose `with` blocks this thread or task is inside of, of all clients, innermost last."""
+    return _ENTERED.get()
 
-    def __init__(self, namespace: Namespace, name: str, ids: Identities) -> None:
+
+class Running:
+    """A request that the daemon was told of: its name and its blocks."""
+
+    def __init__(self, namespace: NamespaceRoutines, name: str, ids: Identities) -> None:
         self.namespace = namespace
         self.name = name
         self.ids = ids
         self._known: frozenset[bytes] | None = None
-
-    def lookup(self) -> LookupResult:
-        """Where its blocks are now."""
-        return self.namespace.lookup(self.ids)
-
-    def observe(self, attention: Any = None, steps: int = 1, policy_epoch: int = 0) -> int:
-        """Reports attention over its blocks; see Namespace.observe."""
-        return self.namespace.observe(self.name, attention, steps, policy_epoch)
-
-    def close(self) -> None:
-        """Ends the request: its blocks are no longer pinned. Idempotent."""
-        self.namespace.close_sequence(self)
 
     def contains(self, ids: Identities) -> bool:
         """Whether these blocks are its own, or go on where it ends: what a running request has decoded."""
@@ -59,12 +57,80 @@ class Sequence:
             return ids.parent == self.ids[-1]
         return np.array_equal(own, ids.array[: len(own)])
 
-    def __enter__(self) -> Self:
-        self.namespace.enter_sequence(self)
+
+class BaseSequence:
+    """An open sequence of one namespace; a context manager. Made by `sequence` of a namespace."""
+
+    def __init__(self, running: Running, perform: Perform) -> None:
+        self._running = running
+        self._namespace = running.namespace
+        self._perform = perform
+
+    @property
+    def name(self) -> str:
+        return self._running.name
+
+    @property
+    def ids(self) -> Identities:
+        return self._running.ids
+
+    def _enter(self) -> Self:
+        _ENTERED.set((*_ENTERED.get(), self._running))
         return self
+
+    def _leave(self) -> None:
+        _ENTERED.set(tuple(one for one in _ENTERED.get() if one is not self._running))
+
+
+class Sequence(BaseSequence):
+    __doc__ = BaseSequence.__doc__
+
+    def lookup(self) -> LookupResult:
+        """Where its blocks are now."""
+        result: LookupResult = self._perform(self._namespace.lookup(self.ids))
+        return result
+
+    def observe(self, attention: Any = None, steps: int = 1, policy_epoch: int = 0) -> int:
+        """Reports attention over its blocks; see Namespace.observe."""
+        step: int = self._perform(self._namespace.observe(self.name, attention, steps, policy_epoch))
+        return step
+
+    def close(self) -> None:
+        """Ends the request: its blocks are no longer pinned. Idempotent."""
+        self._perform(self._namespace.close_sequence(self._running))
+
+    def __enter__(self) -> Self:
+        return self._enter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
     ) -> None:
-        self.namespace.exit_sequence(self)
+        self._leave()
         self.close()
+
+
+class AsyncSequence(BaseSequence):
+    __doc__ = BaseSequence.__doc__
+
+    async def lookup(self) -> LookupResult:
+        """Where its blocks are now."""
+        result: LookupResult = await self._perform(self._namespace.lookup(self.ids))
+        return result
+
+    async def observe(self, attention: Any = None, steps: int = 1, policy_epoch: int = 0) -> int:
+        """Reports attention over its blocks; see Namespace.observe."""
+        step: int = await self._perform(self._namespace.observe(self.name, attention, steps, policy_epoch))
+        return step
+
+    async def close(self) -> None:
+        """Ends the request: its blocks are no longer pinned. Idempotent."""
+        await self._perform(self._namespace.close_sequence(self._running))
+
+    async def __aenter__(self) -> Self:
+        return self._enter()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
+        self._leave()
+        await self.close()

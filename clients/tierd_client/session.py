@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 
+from tierd_client.calls import Call, Stream, translated
 from tierd_client.deadline import Deadline
 from tierd_client.errors import (
     BrokenPeer,
@@ -27,7 +28,6 @@ from tierd_client.errors import (
     TierdClientError,
     TimedOut,
     Unavailable,
-    error_of_status,
 )
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc
@@ -111,29 +111,14 @@ class Session:
                 raise
             log.info("bytes go through gRPC streams: %s", error)
 
-    def call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
-        """One unary RPC that may wait `wait_s` in the daemon; raises an error of this library."""
+    def call(self, method: str, request: Any, wait_s: float = 0.0) -> Call:
+        """One unary RPC that may wait `wait_s` in the daemon: a step of a routine."""
         stub = getattr(self._blocks, method, None) or getattr(self._admin, method)
-        try:
-            return stub(request, timeout=wait_s + self.rpc_timeout_s)
-        except grpc.RpcError as error:
-            raise translated(error) from error
-        except ValueError as error:  # grpc's word for a channel that another thread closed
-            raise Unavailable(str(error)) from error
+        return Call(stub, request, wait_s + self.rpc_timeout_s)
 
-    def stream(self, method: str, request: Any, wait_s: float) -> Iterator[Any]:
-        """An RPC that answers with a stream, which is cancelled when its reader stops early. Errors as `call`."""
-        answers: Any = None
-        try:
-            answers = getattr(self._blocks, method)(request, timeout=wait_s + self.rpc_timeout_s)
-            yield from answers
-        except grpc.RpcError as error:
-            raise translated(error) from error
-        except ValueError as error:
-            raise Unavailable(str(error)) from error
-        finally:
-            if answers is not None:
-                answers.cancel()
+    def stream(self, method: str, request: Any, wait_s: float) -> Stream:
+        """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""
+        return Stream(getattr(self._blocks, method), request, wait_s + self.rpc_timeout_s)
 
     def is_lost(self, wait_s: float = 0.0) -> bool:
         """Whether the stream has ended, waiting a moment for the news when a call has just failed; or whether
@@ -225,11 +210,3 @@ class Session:
             if self.info is not None:
                 self.ended.set()
             self._heard.set()
-
-
-def translated(error: grpc.RpcError) -> TierdClientError:
-    """The error of this library for one of grpc."""
-    code, details = getattr(error, "code", None), getattr(error, "details", None)
-    status = code() if callable(code) else None
-    text = details() if callable(details) else str(error)
-    return error_of_status(status.name if status is not None else "UNKNOWN", text or "")

@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,15 @@ class SharedMemory:
         segment = self._segments.get(number)
         return None if segment is None else segment.read
 
+    def has(self, addresses: Iterable[int]) -> bool:
+        """Whether all of these addresses can be looked at without asking the daemon for a segment; 0 is none."""
+        return all(address >> OFFSET_BITS in self._segments for address in addresses if address)
+
+    def refresh(self, deadline: Deadline) -> None:
+        """Maps what the arena has grown by since."""
+        with self._lock:
+            self._attach(deadline)
+
     def view(self, address: int, size: int, deadline: Deadline) -> U8Array:
         """The bytes of a slot, read-only."""
         segment, offset = self._locate(address, size, deadline)
@@ -125,8 +135,7 @@ class SharedMemory:
         number, offset = address >> OFFSET_BITS, address & _OFFSET_MASK
         segment = self._segments.get(number)
         if segment is None:
-            with self._lock:
-                self._attach(deadline)  # the arena has grown since
+            self.refresh(deadline)
             segment = self._segments.get(number)
         if segment is None:
             raise BrokenPeer(f"address {address:#x} is in segment {number}, which is not handed out")

@@ -19,6 +19,7 @@ from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, NotFound, TierdClientError, TimedOut, Unavailable
 from tierd_client.format import U8Array
 from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of, tier_number
+from tierd_client.routine import Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.v1 import blocks_pb2
@@ -59,12 +60,12 @@ class Transfer(Protocol):
     def batch_ids(self, block_bytes: int) -> int:
         """Most identities of one batch."""
 
-    def put(
+    async def put(
         self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         """Stores blocks; what it calls STORED is committed."""
 
-    def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
+    async def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
         """Reads the blocks that can be read in time; LEASED means that it was read."""
 
 
@@ -89,11 +90,11 @@ class SharedTransfer:
         del block_bytes  # no bytes of theirs pass through a call
         return self._session.batch_ids
 
-    def put(
+    async def put(
         self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         with self._session.hold():
-            reply = self._reserve(batch, tier, wait)
+            reply = await self._reserve(batch, tier, wait)
             outcomes = outcomes_of(PutOutcome, reply.outcomes)
             addresses, generations = reply.addresses, reply.generations
             grants = [
@@ -101,37 +102,37 @@ class SharedTransfer:
                 for i, outcome in enumerate(reply.outcomes) if outcome == GRANTED
             ]
             if grants:
-                self._write(batch, blocks, grants, reply.tier, outcomes)
+                await self._write(batch, blocks, grants, reply.tier, outcomes)
             return outcomes
 
-    def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
+    async def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
         request = blocks_pb2.ReserveRequest(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
             timeout_ms=wait.left_ms())
-        reply = settling(self._session, "Reserve", request, wait.left_s())
+        reply = await settling(self._session, "Reserve", request, wait.left_s())
         if not len(reply.outcomes) == len(reply.addresses) == len(reply.generations) == len(batch):
             raise BrokenPeer("Reserve: the reply is not parallel to the ids")
         return reply
 
-    def _write(
+    async def _write(
         self, batch: Batch, blocks: Sequence[U8Array], grants: list[Grant], tier: Any,
         outcomes: list[PutOutcome],
     ) -> None:
         """Fills and commits slots. On an error all are given back; those that were committed stay so."""
         try:
-            checksums = [self._fill(grant.address, blocks[grant.index]) for grant in grants]
-            committed = self._commit(batch, grants, checksums, tier)
+            checksums = await Work(lambda: [self._fill(grant.address, blocks[grant.index]) for grant in grants])
+            committed = await self._commit(batch, grants, checksums, tier)
         except BaseException:
             with contextlib.suppress(TierdClientError):
-                self._abort(batch, grants, tier)
+                await self._abort(batch, grants, tier)
             raise
         for grant, outcome in zip(grants, committed, strict=True):
             if outcome != COMMITTED:
                 outcomes[grant.index] = PutOutcome.PENDING  # revoked meanwhile: nothing was published
 
-    def _commit(self, batch: Batch, grants: list[Grant], checksums: list[int], tier: Any) -> Sequence[int]:
+    async def _commit(self, batch: Batch, grants: list[Grant], checksums: list[int], tier: Any) -> Sequence[int]:
         ids, generations = _named(batch, grants)
-        reply = self._session.call("Commit", blocks_pb2.CommitRequest(
+        reply = await self._session.call("Commit", blocks_pb2.CommitRequest(
             session=self._session.id, ids=ids, generations=generations, checksums=checksums, tier=tier,
             sequence=batch.sequence))
         if len(reply.outcomes) != len(grants):
@@ -145,23 +146,26 @@ class SharedTransfer:
         # Of the source, not of the slot: a wrong write is then found out, not sealed.
         return checksum_of(block)
 
-    def _abort(self, batch: Batch, grants: list[Grant], tier: Any) -> None:
+    async def _abort(self, batch: Batch, grants: list[Grant], tier: Any) -> None:
         ids, generations = _named(batch, grants)
-        settling(self._session, "Abort", blocks_pb2.AbortRequest(
+        await settling(self._session, "Abort", blocks_pb2.AbortRequest(
             session=self._session.id, ids=ids, generations=generations, tier=tier))
 
-    def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
+    async def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
         with self._session.hold():
-            reply = acquire(self._session, batch, wait)
+            reply = await acquire(self._session, batch, wait)
             outcomes = outcomes_of(AcquireOutcome, reply.outcomes)
             try:
-                for index, outcome in enumerate(outcomes):
-                    if outcome is AcquireOutcome.LEASED and not self._copy_out(batch, reply, index, sink):
-                        outcomes[index] = AcquireOutcome.LOST
+                await Work(lambda: self._copy_all_out(batch, reply, outcomes, sink))
             finally:
                 if reply.lease:
-                    release(self._session, [reply.lease])
+                    await release(self._session, [reply.lease])
             return outcomes
+
+    def _copy_all_out(self, batch: Batch, reply: Any, outcomes: list[AcquireOutcome], sink: Sink) -> None:
+        for index, outcome in enumerate(outcomes):
+            if outcome is AcquireOutcome.LEASED and not self._copy_out(batch, reply, index, sink):
+                outcomes[index] = AcquireOutcome.LOST
 
     def _copy_out(self, batch: Batch, reply: Any, index: int, sink: Sink) -> bool:
         out = sink(index)
@@ -179,36 +183,45 @@ class StreamTransfer:
     def batch_ids(self, block_bytes: int) -> int:
         return max(1, min(self._session.batch_ids, STREAM_BATCH_BYTES // block_bytes))
 
-    def put(
+    async def put(
         self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         header = blocks_pb2.PutHeader(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
             timeout_ms=wait.left_ms(), checksums=[checksum_of(block) for block in blocks])
-        reply = self._session.call("Put", _messages(header, blocks), wait.left_s())
+        reply = await self._session.call("Put", _messages(header, blocks), wait.left_s())
         if len(reply.outcomes) != len(batch):
             raise BrokenPeer("Put: the reply is not parallel to the ids")
         return outcomes_of(PutOutcome, reply.outcomes)
 
-    def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
+    async def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
         request = blocks_pb2.GetRequest(
             session=self._session.id, blocks=batch.blocks, sequence=batch.sequence,
             timeout_ms=wait.left_ms())
-        parts = self._session.stream("Get", request, wait.left_s())
-        header = next(parts, None)
-        if header is None or header.WhichOneof("part") != "header":
-            raise BrokenPeer("Get: the stream does not start with a header")
-        header = header.header
-        if len(header.outcomes) != len(batch) or header.block_bytes not in (0, batch.block_bytes):
-            raise BrokenPeer("Get: the header does not fit the request")
-        outcomes = outcomes_of(AcquireOutcome, header.outcomes)
-        there = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
-        outs = [sink(index) for index in there]
-        _fill_from_stream(outs, parts)
-        for index, out in zip(there, outs, strict=True):
-            if checksum_of(out) != header.checksums[index]:
-                outcomes[index] = AcquireOutcome.LOST
-        return outcomes
+        stream = self._session.stream("Get", request, wait.left_s())
+        try:
+            read: list[AcquireOutcome] = await Work(lambda: _receive(batch, iter(stream), sink), stream.cancel)
+            return read
+        finally:
+            stream.cancel()
+
+
+def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> list[AcquireOutcome]:
+    """Reads the stream of a Get to its end."""
+    header = next(parts, None)
+    if header is None or header.WhichOneof("part") != "header":
+        raise BrokenPeer("Get: the stream does not start with a header")
+    header = header.header
+    if len(header.outcomes) != len(batch) or header.block_bytes not in (0, batch.block_bytes):
+        raise BrokenPeer("Get: the header does not fit the request")
+    outcomes = outcomes_of(AcquireOutcome, header.outcomes)
+    there = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
+    outs = [sink(index) for index in there]
+    _fill_from_stream(outs, parts)
+    for index, out in zip(there, outs, strict=True):
+        if checksum_of(out) != header.checksums[index]:
+            outcomes[index] = AcquireOutcome.LOST
+    return outcomes
 
 
 def checksum_of(block: U8Array) -> int:
@@ -217,31 +230,31 @@ def checksum_of(block: U8Array) -> int:
     return digest
 
 
-def acquire(session: Session, batch: Batch, wait: Deadline) -> Any:
+async def acquire(session: Session, batch: Batch, wait: Deadline) -> Any:
     """One Acquire; the reply is checked to be parallel to the ids."""
     request = blocks_pb2.AcquireRequest(
         session=session.id, blocks=batch.blocks, sequence=batch.sequence, timeout_ms=wait.left_ms())
-    reply = settling(session, "Acquire", request, wait.left_s())
+    reply = await settling(session, "Acquire", request, wait.left_s())
     if not len(reply.outcomes) == len(reply.addresses) == len(reply.checksums) == len(batch):
         raise BrokenPeer("Acquire: the reply is not parallel to the ids")
     return reply
 
 
-def settling(session: Session, method: str, request: Any, wait_s: float = 0.0) -> Any:
+async def settling(session: Session, method: str, request: Any, wait_s: float = 0.0) -> Any:
     """A call that takes slots or gives them back. Where its answer does not come nobody knows which are held: the
     session is given up, so that they come back with its detach."""
     try:
-        return session.call(method, request, wait_s)
+        return await session.call(method, request, wait_s)
     except BaseException as error:
         if isinstance(error, TimedOut) or not isinstance(error, TierdClientError):
             session.give_up()
         raise
 
 
-def release(session: Session, leases: Sequence[int]) -> None:
+async def release(session: Session, leases: Sequence[int]) -> None:
     """Ends leases. What the daemon no longer knows, or cannot hear, ends with the session."""
     with contextlib.suppress(NotFound, Unavailable, TimedOut):
-        settling(session, "Release", blocks_pb2.ReleaseRequest(session=session.id, leases=leases))
+        await settling(session, "Release", blocks_pb2.ReleaseRequest(session=session.id, leases=leases))
 
 
 def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:

@@ -11,13 +11,13 @@ import sys
 
 import numpy as np
 from block_pattern import pattern, wrong_bytes
+from half_put import batch_of, reserve
 from load_worker import BLOCK_BYTES, LAYOUT, ids_of_chain, numbers_of_chain
 from worker_process import commands, say
 
 from tierd_client import Client, Lease, TierdClientError, plain_ids
 from tierd_client.deadline import Deadline
 from tierd_client.session import Session
-from tierd_client.transfer import SharedTransfer
 from tierd_client.v1 import blocks_pb2
 
 SLOTS = 5
@@ -35,8 +35,8 @@ class Holder:
         memory = self._session.memory
         assert memory is not None
         ids = plain_ids(self._ns.fingerprint, [b"secret-%d" % place for place in range(SLOTS)])
-        self._batch = self._ns._batch(self._session, ids, "")
-        self._grants = SharedTransfer(self._session, memory, False)._reserve(self._batch, None, Deadline(5))
+        self._batch = batch_of(self._ns, self._session, ids)
+        self._grants = reserve(self._ns, self._session, ids)
         assert all(self._grants.addresses), self._grants.outcomes
         self._slots = [memory.writable(address, BLOCK_BYTES, Deadline(5)) for address in self._grants.addresses]
         for place, slot in enumerate(self._slots):
@@ -61,7 +61,7 @@ class Holder:
             checksums=[0] * SLOTS, tier=self._grants.tier)
         try:
             # Through the session in use: the one that holds the slots is gone with its daemon.
-            reply = self._client.connection.current().call("Commit", request)
+            reply = self._client.connection.current().call("Commit", request).block()
             say(commit=[int(outcome) for outcome in reply.outcomes])
         except TierdClientError as error:
             say(commit=type(error).__name__)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 
 from block_pattern import pattern, wrong_bytes
+from half_put import reserve
 from worker_process import commands, say
 
 from tierd_client import Client, Layout, Lease
 from tierd_client.deadline import Deadline
 from tierd_client.namespace import Namespace
-from tierd_client.transfer import SharedTransfer
 from tierd_client.v1 import blocks_pb2
 
 BLOCK_BYTES = 32 << 10
@@ -47,8 +47,7 @@ class Worker:
         session = self._client.connection.current()
         memory = session.memory
         assert memory is not None
-        batch = self._ns._batch(session, self._ns.identities(_ids(numbers)), "")
-        reply = SharedTransfer(session, memory, False)._reserve(batch, None, Deadline(5))
+        reply = reserve(self._ns, session, _ids(numbers))
         for address in filter(None, reply.addresses):
             memory.writable(address, BLOCK_BYTES, Deadline(5))[: BLOCK_BYTES // 2] = 0xEE
         return [blocks_pb2.ReserveOutcome.Name(one).removeprefix("RESERVE_OUTCOME_") for one in reply.outcomes]

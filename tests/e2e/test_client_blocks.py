@@ -32,6 +32,7 @@ from tierd_client import (
     errors,
     plain_ids,
 )
+from tierd_client.routine import run
 
 MIB = 1 << 20
 SIZE = 64 << 10
@@ -235,7 +236,7 @@ def test_the_catalog_leads_to_the_bytes(served: Client) -> None:
     table = memory.catalog()
     assert table is not None
     reader, out = CatalogReader(table), np.empty(SIZE, np.uint8)
-    number = ns.registered(served.connection.current()).number
+    number = run(ns._routines.registered(served.connection.current())).number
     for identity, block in zip(ids, data, strict=True):
         assert reader.read_into(identity, out, memory.segment, number)
         assert np.array_equal(out, block)

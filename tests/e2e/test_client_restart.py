@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from half_put import reserve
 
 from tierd_client import (
     Client,
@@ -23,7 +24,6 @@ from tierd_client.admin import TierOccupancy
 from tierd_client.deadline import Deadline
 from tierd_client.namespace import Namespace
 from tierd_client.session import Session
-from tierd_client.transfer import SharedTransfer
 
 SIZE = 64 << 10
 LAYOUT = Layout.opaque(block_bytes=SIZE, block_tokens=16)
@@ -86,10 +86,8 @@ def test_a_half_written_slot_is_kept_aside_until_it_is_let_go(daemon: Any) -> No
         data = _data(16)
         session = client.connection.current()
         assert session.memory is not None
-        transfer = SharedTransfer(session, session.memory, verify_reads=False)
-        batch = ns._batch(session, chain_ids(ns, range(16)), "")
         with session.hold():
-            reply = transfer._reserve(batch, None, Deadline(2))
+            reply = reserve(ns, session, chain_ids(ns, range(16)))
             slot = session.memory.writable(reply.addresses[0], SIZE, Deadline(2))
             slot[: SIZE // 2] = 1
             server.restart()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from block_pattern import pattern, wrong_bytes
+from half_put import reserve
 from kill_holder import SLOTS
 from load_worker import BLOCK_BYTES, CHAIN_BLOCKS, LAYOUT, ids_of_chain, numbers_of_chain
 from worker_process import WorkerProcess
@@ -25,9 +26,8 @@ from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd.testing.valkey import ExternalValkey
 from tierd_client import Client, Identities, PutOutcome, Tier, Unavailable
 from tierd_client.admin import Occupancy
-from tierd_client.deadline import Deadline
+from tierd_client.routine import Work, run
 from tierd_client.session import Session
-from tierd_client.transfer import SharedTransfer
 
 SETTINGS: dict[str, Any] = {
     "host_bytes": "4MiB", "spill_bytes_max": "256MiB", "catalog_rows": 8192,
@@ -237,19 +237,18 @@ def test_a_thread_that_comes_late_lets_its_lost_session_go(daemon: StartDaemon) 
         writing, reconnected = threading.Event(), threading.Event()
         boots: list[bytes] = []
 
-        def put(session: Session) -> None:
+        async def put(session: Session) -> None:
             boots.append(session.info.boot_id)
             if len(boots) == 2:
                 return
             assert session.memory is not None
             with session.hold():
-                batch = ns._batch(session, ns.identities([b"late"]), "")
-                SharedTransfer(session, session.memory, False)._reserve(batch, None, Deadline(5))
+                await Work(lambda: reserve(ns, session, [b"late"]))
                 writing.set()
                 assert reconnected.wait(30)
                 raise Unavailable("the daemon went away")
 
-        late = threading.Thread(target=client.connection.run, args=(put, 30.0))
+        late = threading.Thread(target=lambda: run(client.connection.make(put, 30.0)))
         late.start()
         assert writing.wait(30)
         server.restart()

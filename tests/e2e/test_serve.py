@@ -343,6 +343,7 @@ def test_spilled_blocks_survive_with_an_external_server(daemon: StartDaemon, val
 HOLDER = """
 import sys
 from tierd_client import Client, Layout, chain_ids
+from tierd_client.routine import run
 from tierd_client.v1 import blocks_pb2
 client = Client(sys.argv[1])
 ns = client.namespace(Layout(model="m", dtype="float16", layers=2, kv_heads=2, head_dim=64, block_tokens=16))
@@ -351,8 +352,8 @@ if sys.argv[2] == "lease":
 else:
     ids = b"".join(bytes([n]) * 32 for n in range(1, 9))
     session = client.connection.current()
-    blocks = blocks_pb2.BlockIds(namespace=ns.registered(session).number, ids=ids)
-    reply = session.call("Reserve", blocks_pb2.ReserveRequest(session=session.id, blocks=blocks))
+    blocks = blocks_pb2.BlockIds(namespace=run(ns._routines.registered(session)).number, ids=ids)
+    reply = session.call("Reserve", blocks_pb2.ReserveRequest(session=session.id, blocks=blocks)).block()
     assert set(reply.outcomes) == {blocks_pb2.RESERVE_OUTCOME_GRANTED}, reply
 print("holds", flush=True)
 sys.stdin.read()

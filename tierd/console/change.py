@@ -26,6 +26,7 @@ from tierd_client import Client
 from tierd_client.admin import BlockFilter, BlockRecord
 from tierd_client.deadline import Deadline
 from tierd_client.outcomes import EvictOutcome, Outcome, ReadmitOutcome, outcomes_of, tier_number
+from tierd_client.routine import run
 from tierd_client.v1 import blocks_pb2
 
 BATCH_BLOCKS = 256
@@ -110,7 +111,7 @@ def _move(
 
 
 def _call(client: Client, method: str, request: Any, wait_s: float) -> Any:
-    return client.connection.run(lambda session: session.call(method, request, wait_s), wait_s)
+    return run(client.connection.call(method, request, wait_s))
 
 
 def _batches(records: list[BlockRecord], most: int) -> Iterator[list[BlockRecord]]:
