@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from scripted_daemon import ScriptedDaemon
+from twins import TWINS, client_of
 
 from tierd_client import AcquireOutcome, Client, Layout, PutOutcome, chain_ids, errors
 from tierd_client.connection import RETRY_PAUSE_S
@@ -31,9 +32,15 @@ def daemon(tmp_path: Path) -> Iterator[ScriptedDaemon]:
     daemon.stop()
 
 
+@pytest.fixture(params=TWINS)
+def twin(request: pytest.FixtureRequest) -> str:
+    """Each test is one of both twins of the client."""
+    return str(request.param)
+
+
 @pytest.fixture
-def client(daemon: ScriptedDaemon) -> Iterator[Client]:
-    with Client(daemon.target, rpc_timeout_s=2.0) as client:
+def client(daemon: ScriptedDaemon, twin: str) -> Iterator[Any]:
+    with client_of(twin, daemon.target, rpc_timeout_s=2.0) as client:
         yield client
 
 
@@ -50,15 +57,15 @@ def _seconds(start: float) -> float:
 
 
 @pytest.mark.parametrize("target", ["unix:///nowhere/tierd.sock", "localhost:1"])
-def test_without_a_server_it_fails_within_the_connect_timeout(target: str) -> None:
+def test_without_a_server_it_fails_within_the_connect_timeout(target: str, twin: str) -> None:
     """A client without a daemon raises a ConnectionError that names the target, in its connect timeout."""
     start = time.monotonic()
     with pytest.raises(ConnectionError, match=target):
-        Client(target, connect_timeout_s=0.3)
+        client_of(twin, target, connect_timeout_s=0.3)
     assert _seconds(start) < 1.0
 
 
-def test_a_daemon_that_is_starting_is_waited_for(tmp_path: Path) -> None:
+def test_a_daemon_that_is_starting_is_waited_for(tmp_path: Path, twin: str) -> None:
     """UNAVAILABLE from a daemon that is starting is asked again within the connect timeout."""
     daemon = ScriptedDaemon(tmp_path / "s.sock")
 
@@ -68,27 +75,27 @@ def test_a_daemon_that_is_starting_is_waited_for(tmp_path: Path) -> None:
 
     daemon.hooks["Session"] = starting
     daemon.start()
-    with Client(daemon.target):
+    with client_of(twin, daemon.target):
         assert daemon.calls["Session"] == 3
     daemon.stop()
 
 
-def test_a_refused_session_is_told_at_once(daemon: ScriptedDaemon) -> None:
+def test_a_refused_session_is_told_at_once(daemon: ScriptedDaemon, twin: str) -> None:
     """A daemon that refuses the protocol raises FailedPrecondition with its words, without waiting."""
     daemon.hooks["Session"] = _abort(grpc.StatusCode.FAILED_PRECONDITION, "protocol 1, mine is 9")
     with pytest.raises(errors.FailedPrecondition, match="mine is 9"):
-        Client(daemon.target, connect_timeout_s=30)
+        client_of(twin, daemon.target, connect_timeout_s=30)
 
 
-def test_requiring_shared_memory_fails_where_there_is_none(daemon: ScriptedDaemon) -> None:
+def test_requiring_shared_memory_fails_where_there_is_none(daemon: ScriptedDaemon, twin: str) -> None:
     """shared_memory="require" raises where the daemon offers no attach socket; "auto" goes on by streams."""
     with pytest.raises(errors.SharedMemoryUnavailable):
-        Client(daemon.target, shared_memory="require")
-    with Client(daemon.target) as client:
+        client_of(twin, daemon.target, shared_memory="require")
+    with client_of(twin, daemon.target) as client:
         assert not client.maps_memory
 
 
-def test_blocks_go_and_come_by_streams(daemon: ScriptedDaemon, client: Client) -> None:
+def test_blocks_go_and_come_by_streams(daemon: ScriptedDaemon, client: Any) -> None:
     """Without shared memory put and get move the same bytes by streams, in messages of at most 1 MiB."""
     ns = client.namespace(LAYOUT)
     assert ns.put(IDS, DATA) == [PutOutcome.STORED] * 20
@@ -98,7 +105,7 @@ def test_blocks_go_and_come_by_streams(daemon: ScriptedDaemon, client: Client) -
     assert daemon.calls["Put"] == daemon.calls["Get"] == 3  # 20 ids, at most 8 in a call
 
 
-def test_a_block_larger_than_a_message_is_cut(daemon: ScriptedDaemon, client: Client) -> None:
+def test_a_block_larger_than_a_message_is_cut(daemon: ScriptedDaemon, client: Any) -> None:
     """A block of more than 1 MiB goes in several messages, none above 1 MiB."""
     ns = client.namespace(Layout.opaque(block_bytes=5 * CHUNK_BYTES // 2))
     data = bytes(range(256)) * (5 * CHUNK_BYTES // 512)
@@ -107,7 +114,7 @@ def test_a_block_larger_than_a_message_is_cut(daemon: ScriptedDaemon, client: Cl
     assert ns.get([b"big"])[0].tobytes() == data
 
 
-def test_a_lease_without_shared_memory_holds_copies(client: Client) -> None:
+def test_a_lease_without_shared_memory_holds_copies(client: Any) -> None:
     """acquire gives read-only copies where nothing can be mapped, and None for what is a miss."""
     ns = client.namespace(LAYOUT)
     ns.put(IDS[:2], DATA[:2])
@@ -122,7 +129,7 @@ def test_a_lease_without_shared_memory_holds_copies(client: Client) -> None:
         lease.arrays()
 
 
-def test_a_block_that_changed_on_the_way_is_not_given(daemon: ScriptedDaemon, client: Client) -> None:
+def test_a_block_that_changed_on_the_way_is_not_given(daemon: ScriptedDaemon, client: Any) -> None:
     """Bytes from a stream that do not have their checksum are LOST, never handed out."""
     ns = client.namespace(LAYOUT)
     ns.put(IDS[:2], DATA[:2])
@@ -134,7 +141,7 @@ def test_a_block_that_changed_on_the_way_is_not_given(daemon: ScriptedDaemon, cl
 
 
 @pytest.mark.parametrize("cut", [1, -1])
-def test_a_stream_of_another_length_is_a_broken_peer(daemon: ScriptedDaemon, client: Client, cut: int) -> None:
+def test_a_stream_of_another_length_is_a_broken_peer(daemon: ScriptedDaemon, client: Any, cut: int) -> None:
     """A stream that ends inside a block, or goes on after the last, raises BrokenPeer."""
     ns = client.namespace(LAYOUT)
     ns.put(IDS[:1], DATA[:1])
@@ -146,7 +153,7 @@ def test_a_stream_of_another_length_is_a_broken_peer(daemon: ScriptedDaemon, cli
         ns.get(IDS[:1])
 
 
-def test_a_restart_is_survived(daemon: ScriptedDaemon, client: Client) -> None:
+def test_a_restart_is_survived(daemon: ScriptedDaemon, client: Any) -> None:
     """After a restart the next call works: a new session, the namespace and open sequences known to it, and
     the old session detached."""
     ns = client.namespace(LAYOUT)
@@ -166,7 +173,7 @@ def test_a_restart_is_survived(daemon: ScriptedDaemon, client: Client) -> None:
 
 
 def test_a_call_cut_off_by_the_end_of_the_daemon_is_made_once_more(
-    daemon: ScriptedDaemon, client: Client,
+    daemon: ScriptedDaemon, client: Any,
 ) -> None:
     """A lookup that the daemon dies under is answered by the next one, within the call's time."""
     ns = client.namespace(LAYOUT)
@@ -189,9 +196,9 @@ def test_a_call_cut_off_by_the_end_of_the_daemon_is_made_once_more(
     assert daemon.calls["Lookup"] == 2
 
 
-def test_a_daemon_that_is_down_does_not_hold_calls_up(daemon: ScriptedDaemon) -> None:
+def test_a_daemon_that_is_down_does_not_hold_calls_up(daemon: ScriptedDaemon, twin: str) -> None:
     """Once an attempt to reconnect has failed, calls fail at once for a while; then one finds it again."""
-    with Client(daemon.target, connect_timeout_s=0.4, rpc_timeout_s=2.0) as client:
+    with client_of(twin, daemon.target, connect_timeout_s=0.4, rpc_timeout_s=2.0) as client:
         ns = client.namespace(LAYOUT)
         daemon.stop()
         with pytest.raises(errors.ConnectFailed):
@@ -226,7 +233,7 @@ def _until_answered(ns: Any, limit_s: float) -> int:
     ],
 )
 def test_an_error_of_a_living_daemon_is_told_not_retried(
-    daemon: ScriptedDaemon, client: Client, code: grpc.StatusCode, error: type[Exception],
+    daemon: ScriptedDaemon, client: Any, code: grpc.StatusCode, error: type[Exception],
 ) -> None:
     """While the session lives, a failed call raises its error once; no new session is opened for it."""
     ns = client.namespace(LAYOUT)
@@ -237,11 +244,11 @@ def test_an_error_of_a_living_daemon_is_told_not_retried(
     assert daemon.calls["Session"] == 1
 
 
-def test_a_call_ends_at_its_deadline(daemon: ScriptedDaemon) -> None:
+def test_a_call_ends_at_its_deadline(daemon: ScriptedDaemon, twin: str) -> None:
     """A daemon that does not answer costs a call its deadline, and raises a TimeoutError."""
     released = threading.Event()
     daemon.hooks["Lookup"] = _waits_for(released)
-    with Client(daemon.target, rpc_timeout_s=0.3) as client:
+    with client_of(twin, daemon.target, rpc_timeout_s=0.3) as client:
         ns = client.namespace(LAYOUT)
         start = time.monotonic()
         with pytest.raises(TimeoutError):
@@ -250,12 +257,12 @@ def test_a_call_ends_at_its_deadline(daemon: ScriptedDaemon) -> None:
         released.set()
 
 
-def test_a_silent_connection_is_given_up(tmp_path: Path) -> None:
+def test_a_silent_connection_is_given_up(tmp_path: Path, twin: str) -> None:
     """A call that times out while signs of life are overdue loses the session; the next one opens another."""
     daemon = ScriptedDaemon(tmp_path / "s.sock", heartbeat_ms=1)
     daemon.start()
     released = threading.Event()
-    with Client(daemon.target, rpc_timeout_s=0.3) as client:
+    with client_of(twin, daemon.target, rpc_timeout_s=0.3) as client:
         ns = client.namespace(LAYOUT)
         daemon.hooks["Lookup"] = _waits_for(released)
         with pytest.raises(TimeoutError):
@@ -267,7 +274,7 @@ def test_a_silent_connection_is_given_up(tmp_path: Path) -> None:
     daemon.stop()
 
 
-def test_a_lookup_in_several_calls_adds_up(client: Client) -> None:
+def test_a_lookup_in_several_calls_adds_up(client: Any) -> None:
     """The prefix of more ids than one call takes is that of the whole chain, not of its last part."""
     ns = client.namespace(LAYOUT)
     ns.put(IDS[:13], DATA[:13])
@@ -279,9 +286,9 @@ def test_a_lookup_in_several_calls_adds_up(client: Client) -> None:
     assert ns.lookup(IDS[14:]).prefix == 6
 
 
-def test_calls_inside_a_sequence_belong_to_it(daemon: ScriptedDaemon, client: Client) -> None:
-    """In a `with` block, calls for its blocks and for what they go on with carry its name; on other threads,
-    for other blocks and after it they do not."""
+def test_calls_inside_a_sequence_belong_to_it(daemon: ScriptedDaemon, client: Any) -> None:
+    """In a `with` block, calls for its blocks and for what they go on with carry its name; for
+    other blocks and after it they do not."""
     ns = client.namespace(LAYOUT)
     other = chain_ids(ns, range(1000, 1040))
 
@@ -299,15 +306,24 @@ def test_calls_inside_a_sequence_belong_to_it(daemon: ScriptedDaemon, client: Cl
         assert name_of_get([b"plain"]) == ""
         assert name_of_get([b"plain"], sequence=outer) == "outer"
         assert name_of_get(IDS[:1], sequence="inner") == "inner"
-        names: list[str] = []
-        thread = threading.Thread(target=lambda: names.append(name_of_get(IDS[:1])))
-        thread.start()
-        thread.join(10)
-        assert names == [""]
     assert name_of_get(IDS[:1]) == ""
 
 
-def test_a_sequence_cannot_be_opened_twice(daemon: ScriptedDaemon, client: Client) -> None:
+def test_a_sequence_is_of_its_thread(daemon: ScriptedDaemon) -> None:
+    """What another thread asks for while a `with` block is open does not belong to it, nor what another client
+    asks for."""
+    with Client(daemon.target) as client, Client(daemon.target) as other:
+        ns = client.namespace(LAYOUT)
+        with ns.sequence("outer", IDS[:5]):
+            thread = threading.Thread(target=lambda: ns.get(IDS[:1]))
+            thread.start()
+            thread.join(10)
+            assert daemon.requests[-1].sequence == ""
+            other.namespace(LAYOUT).get(IDS[:1])
+            assert daemon.requests[-1].sequence == ""
+
+
+def test_a_sequence_cannot_be_opened_twice(daemon: ScriptedDaemon, client: Any) -> None:
     """Opening a name that is open raises FailedPrecondition and leaves the first one open."""
     ns = client.namespace(LAYOUT)
     with ns.sequence("r", IDS[:1]):
@@ -319,7 +335,7 @@ def test_a_sequence_cannot_be_opened_twice(daemon: ScriptedDaemon, client: Clien
         pass
 
 
-def test_a_late_report_goes_to_the_daemon_as_it_is(daemon: ScriptedDaemon, client: Client) -> None:
+def test_a_late_report_goes_to_the_daemon_as_it_is(daemon: ScriptedDaemon, client: Any) -> None:
     """A report for a sequence that has just closed reaches the daemon; one for an unknown name is NotFound."""
     ns = client.namespace(LAYOUT)
     with ns.sequence("r", IDS[:2]):
@@ -330,7 +346,7 @@ def test_a_late_report_goes_to_the_daemon_as_it_is(daemon: ScriptedDaemon, clien
         ns.observe("other")
 
 
-def test_a_prompt_shorter_than_a_block_needs_no_daemon(daemon: ScriptedDaemon, client: Client) -> None:
+def test_a_prompt_shorter_than_a_block_needs_no_daemon(daemon: ScriptedDaemon, client: Any) -> None:
     """Every call for no blocks at all has an empty answer and asks nobody."""
     ns = client.namespace(LAYOUT)
     none = chain_ids(ns, [1, 2])
@@ -356,21 +372,21 @@ def test_a_prompt_shorter_than_a_block_needs_no_daemon(daemon: ScriptedDaemon, c
         (lambda ns: ns.observe("r", attention=[[1.0]]), "^attention: 2 axes"),
     ],
 )
-def test_a_malformed_argument_is_named(client: Client, call: Any, message: str) -> None:
+def test_a_malformed_argument_is_named(client: Any, call: Any, message: str) -> None:
     """What cannot be meant raises a ValueError that names the argument, before the daemon is asked."""
     with pytest.raises(ValueError, match=message):
         call(client.namespace(LAYOUT))
 
 
-def test_dropping_needs_to_be_allowed(client: Client) -> None:
+def test_dropping_needs_to_be_allowed(client: Any) -> None:
     """evict(to=None) without allow_drop raises before anything is dropped."""
     with pytest.raises(errors.FailedPrecondition, match="allow_drop"):
         client.namespace(LAYOUT).evict(IDS, to=None)
 
 
-def test_a_closed_client_says_so(daemon: ScriptedDaemon) -> None:
+def test_a_closed_client_says_so(daemon: ScriptedDaemon, twin: str) -> None:
     """After close() every call raises ClientClosed; close() may be called again; the session is given up."""
-    client = Client(daemon.target)
+    client = client_of(twin, daemon.target)
     ns = client.namespace(LAYOUT)
     client.close()
     client.close()

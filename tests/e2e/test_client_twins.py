@@ -1,0 +1,187 @@
+"""One suite for both twins of the client, by shared memory and by streams, against a real daemon."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from twins import TWINS, client_of
+
+from tierd.testing.serve import ServeProcess
+from tierd_client import (
+    AcquireOutcome,
+    EvictOutcome,
+    Layout,
+    Presence,
+    PutOutcome,
+    ReadmitOutcome,
+    Tier,
+    chain_ids,
+    errors,
+)
+
+SIZE = 64 << 10
+TOKENS = 16
+PROMPT = count(1)
+"""Each test has blocks of its own: one daemon serves them all."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServeProcess]:
+    """A daemon with all three tiers, and room for what all the tests store."""
+    state = Path(tempfile.mkdtemp(prefix="tierd-twins-"))
+    shm = Path(tempfile.mkdtemp(prefix="tierd-twins-", dir="/dev/shm"))
+    served = ServeProcess(state, shm, {
+        "hbm_bytes": "16MiB", "host_bytes": "64MiB", "spill": "embedded", "spill_bytes_max": "64MiB"}).start()
+    served.event("spill_up")
+    yield served
+    served.kill()
+    for directory in (state, shm):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(params=[(twin, mode) for twin in TWINS for mode in ("require", "never")], ids="-".join)
+def client(server: ServeProcess, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Both twins, by shared memory and by streams."""
+    twin, mode = request.param
+    with client_of(twin, server.address, shared_memory=mode) as client:
+        assert client.maps_memory is (mode == "require")
+        yield client
+
+
+@pytest.fixture
+def layout() -> Layout:
+    return Layout.opaque(block_bytes=SIZE, block_tokens=TOKENS, revision=str(next(PROMPT)))
+
+
+def _data(blocks: int, seed: int = 3) -> Any:
+    return np.random.default_rng(seed).integers(0, 256, (blocks, SIZE), np.uint8)
+
+
+def _equal(got: list[Any], sent: Any) -> bool:
+    return len(got) == len(sent) and all(
+        one is not None and np.array_equal(one, other) for one, other in zip(got, sent, strict=True))
+
+
+@pytest.mark.parametrize("tier", ["hbm", "host"])
+def test_bytes_come_back(client: Any, layout: Layout, tier: str) -> None:
+    """What is put is read back as copies, into buffers and under a lease, to the byte."""
+    ns, data = client.namespace(layout), _data(8)
+    ids = chain_ids(ns, range(8 * TOKENS))
+    assert ns.put(ids, data, tier=tier) == [PutOutcome.STORED] * 8
+    assert ns.put(ids, data, tier=tier) == [PutOutcome.EXISTS] * 8
+    assert _equal(ns.get(ids), data)
+    out = np.zeros_like(data)
+    assert ns.get_into(ids, out) == [AcquireOutcome.LEASED] * 8
+    assert np.array_equal(out, data)
+    with ns.acquire(ids) as lease:
+        assert _equal(lease.arrays(), data)
+        assert len(lease) == 8
+
+
+def test_blocks_go_down_and_come_up(client: Any, layout: Layout) -> None:
+    """Evicted blocks are below, are read from there, and are moved up on demand."""
+    ns, data = client.namespace(layout), _data(8)
+    ids = chain_ids(ns, range(8 * TOKENS))
+    ns.put(ids, data)
+    assert ns.evict(ids) == [EvictOutcome.MOVED] * 8
+    assert ns.lookup(ids).presence == [Presence.BELOW] * 8
+    assert _equal(ns.get(ids[:4]), data[:4])
+    assert ns.readmit(ids, to="hbm") == [ReadmitOutcome.READY] * 8
+    assert ns.lookup(ids).presence == [Presence.READY] * 8
+    assert _equal(ns.get(ids), data)
+
+
+def test_absent_blocks_are_told(client: Any, layout: Layout) -> None:
+    """A miss is None in get, MISS where outcomes are given, and ends the prefix."""
+    ns = client.namespace(layout)
+    ids = chain_ids(ns, range(5 * TOKENS))
+    ns.put(ids[:3], _data(3))
+    assert [block is None for block in ns.get(ids)] == [False] * 3 + [True] * 2
+    found = ns.lookup(ids)
+    assert (found.prefix, found.presence[3]) == (3, Presence.MISS)
+    with ns.acquire(ids) as lease:
+        assert [one.name for one in lease.outcomes] == ["LEASED"] * 3 + ["MISS"] * 2
+        assert lease.views()[4] is None
+    assert ns.evict(ids[4:]) == [EvictOutcome.MISS]
+
+
+def test_a_request_is_one_access(client: Any, layout: Layout) -> None:
+    """Calls inside a sequence count once per block, and its attention is reported until it is closed."""
+    ns = client.namespace(layout)
+    ids = chain_ids(ns, range(4 * TOKENS))
+    ns.put(ids, _data(4))
+    with ns.sequence("request", ids) as sequence:
+        assert sequence.lookup().prefix == 4
+        for _ in range(3):
+            ns.get(ids)
+        assert sequence.observe([0.25] * 4) > 0
+        assert ns.evict(ids, to=None, allow_drop=True) == [EvictOutcome.IN_USE] * 4
+    records = client.admin.describe(ids)
+    assert {record.touches for record in records} <= {2, 3}
+    assert ns.evict(ids, to=None, allow_drop=True) == [EvictOutcome.DROPPED] * 4
+
+
+def test_a_lease_keeps_its_blocks(client: Any, layout: Layout) -> None:
+    """Blocks under a lease are not dropped where they are read in place; after its release they are."""
+    ns, data = client.namespace(layout), _data(4)
+    ids = chain_ids(ns, range(4 * TOKENS))
+    ns.put(ids, data)
+    lease = ns.acquire(ids)
+    if client.maps_memory:
+        assert ns.evict(ids, to=None, allow_drop=True) == [EvictOutcome.IN_USE] * 4
+    assert _equal(lease.arrays(), data)
+    lease.release()
+    lease.release()
+    assert ns.evict(ids, to=None, allow_drop=True) == [EvictOutcome.DROPPED] * 4
+    with pytest.raises(errors.FailedPrecondition, match="released"):
+        lease.arrays()
+
+
+def test_torch_tensors_keep_dtype_and_shape(client: Any) -> None:
+    """bfloat16 tensors come back as they went in, as copies and under a lease."""
+    torch = pytest.importorskip("torch")
+    layout = Layout(
+        model="m", dtype="bfloat16", layers=2, kv_heads=2, head_dim=64, block_tokens=TOKENS,
+        revision=str(next(PROMPT)))
+    ns = client.namespace(layout)
+    ids = chain_ids(ns, range(3 * TOKENS))
+    tensors = torch.randn(3, 2, 2, TOKENS, 2, 64).to(torch.bfloat16)
+    assert ns.put(ids, tensors) == [PutOutcome.STORED] * 3
+    assert all(torch.equal(a, b) for a, b in zip(ns.get(ids, torch=True), tensors, strict=True))
+    with ns.acquire(ids) as lease:
+        assert all(torch.equal(a, b) for a, b in zip(lease.tensors(), tensors, strict=True))
+
+
+def test_the_control_plane_answers(client: Any, layout: Layout) -> None:
+    """Occupancy, listings page by page, explanations, a plan, verification and clearing are had by both twins."""
+    ns = client.namespace(layout)
+    ids = chain_ids(ns, range(5 * TOKENS))
+    ns.put(ids, _data(5))
+    number = client.admin.describe(ids[:1])[0].namespace
+    assert client.admin.occupancy().tiers[Tier.HOST].blocks >= 5
+    listed = list(client.admin.list_blocks(namespace=number, page_size=2))
+    assert {record.identity for record in listed} == set(ids)
+    assert len(client.admin.explain(ids).blocks) == 5
+    assert client.admin.plan(64 << 20).victim_blocks >= 0
+    assert client.admin.verify(ids).verified_blocks == 5
+    assert client.admin.clear(namespace=number).host_blocks == 5
+    assert ns.lookup(ids).prefix == 0
+
+
+def test_errors_are_the_same(client: Any, layout: Layout) -> None:
+    """A malformed argument, a name that is taken and a call after close raise the same errors."""
+    ns = client.namespace(layout, name=layout.revision)
+    with pytest.raises(errors.FailedPrecondition, match="revision"):
+        client.namespace(Layout.opaque(block_bytes=2 * SIZE, block_tokens=TOKENS), name=layout.revision)
+    with pytest.raises(errors.InvalidArgument, match=r"^tensors\[0\]: 5 bytes"):
+        ns.put([b"one"], [b"short"])
+    client.close()
+    with pytest.raises(errors.ClientClosed):
+        ns.lookup([b"one"])
