@@ -16,7 +16,7 @@ from tierd.core import victims
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.policy.base import Moment
 from tierd.core.policy.registry import parse
-from tierd.core.statistics import access, access_weighted, stats_of
+from tierd.core.statistics import StatsOf, access, access_weighted
 from tierd_client.format import CATALOG_MAGIC, I64Array, Table, catalog_columns
 
 FAST = os.environ.get("TIERD_TEST_EFFORT") == "fast"
@@ -169,7 +169,7 @@ class Order(RuleBasedStateMachine):
     def search(self, count: int) -> list[int]:
         """The next victims, by looking at all rows for each."""
         everything = np.arange(ROWS)
-        ranks = self.policy.ranks(stats_of(self.catalog, everything), Moment(self.step, float(self.step), 50.0))
+        ranks = self.policy.ranks(StatsOf(self.catalog, everything), Moment(self.step, float(self.step), 50.0))
         left, chosen = set(self.inside), list[int]()
         while len(chosen) < count:
             parents = {PARENTS[row] for row in left} if self.policy.common.leaf_only else set()

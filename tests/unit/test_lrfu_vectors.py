@@ -15,10 +15,10 @@ import pytest
 from tierd.core.catalog import Catalog
 from tierd.core.engine import Tables
 from tierd.core.ghosts import Ghosts
-from tierd.core.policy.base import Common, Decay, Moment, Stats
+from tierd.core.policy.base import Common, Decay, GivenStats, Moment, Stats
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.registry import parse
-from tierd.core.statistics import access, access_weighted, rescale, stats_of
+from tierd.core.statistics import StatsOf, access, access_weighted, rescale
 from tierd_client.format import CATALOG_MAGIC, Table, catalog_columns
 
 ATTENTION = ("0.45", "0.12", "0.30", "0.08", "0.35")
@@ -51,7 +51,7 @@ def referenced(decay: Decay) -> Stats:
         rows = [row for row, times in enumerate(REFERENCES.values()) if step in times]
         if rows:
             access(catalog, np.array(rows), step, float(step), common)
-    return stats_of(catalog, np.arange(len(REFERENCES)))
+    return StatsOf(catalog, np.arange(len(REFERENCES)))
 
 
 def order_of(policy: Lrfu, stats: Stats, step: int) -> str:
@@ -95,7 +95,7 @@ def test_ema_rounded_at_each_step_is_the_printed_table() -> None:
 def test_composite_priority(ema: float, idle: int, priority: float) -> None:
     """Composite ranks are (1 - ema) (1 - exp(-beta idle)) with alpha 0.05 and beta 0.001."""
     policy = parse("lrfu(ranking=composite)")
-    stats = Stats(
+    stats = GivenStats(
         np.array([1]), np.array([0]), np.array([0.0]), np.array([ema]), np.array([1.0]), np.array([True])
     )
     assert policy.ranks(stats, Moment(idle, float(idle), 50.0))[0] == pytest.approx(priority, abs=1e-15)
@@ -113,7 +113,7 @@ def test_auto_is_composite_with_its_time_constants_tied_to_age(seed: int) -> Non
     """`auto` ranks by (1 - ema 2^(-idle / 2T)) (1 - exp(-idle / 4T)) with alpha 0.5."""
     draw = np.random.default_rng(seed)
     idle, ema, age = draw.integers(0, 500, 40), draw.random(40), float(draw.uniform(1, 200))
-    stats = Stats(
+    stats = GivenStats(
         np.ones(40, np.int64), 1000 - idle, np.zeros(40), ema, np.ones(40), np.ones(40, bool)
     )
     policy = parse("lrfu")
@@ -183,13 +183,13 @@ def test_unit_accesses_and_unit_reports_agree() -> None:
     for step in (3, 4, 9):
         access(plain, np.array([0]), step, float(step), SEED)
         report(reported, 0, 1.0, step)
-    one, other = stats_of(plain, np.array([0])), stats_of(reported, np.array([0]))
+    one, other = StatsOf(plain, np.array([0])), StatsOf(reported, np.array([0]))
     assert (one.ema[0], one.crf[0], one.touches[0], one.unit[0]) == (
         other.ema[0], other.crf[0], other.touches[0], True,
     )
     assert other.unit[0]
     report(reported, 0, 0.5, 10)
-    assert not stats_of(reported, np.array([0])).unit[0]
+    assert not StatsOf(reported, np.array([0])).unit[0]
 
 
 def test_another_alpha_rescales_unit_records_exactly() -> None:
@@ -210,13 +210,13 @@ def test_another_alpha_rescales_unit_records_exactly() -> None:
 def test_a_score_of_attention_is_ranked_by_the_middle_of_its_step(ema: float, step: int) -> None:
     """A record that met attention is classed by floor(-64 log2(1 - ema)) and ranks by the middle of that step."""
     policy = parse("lrfu(ranking=composite,beta=0.01)")
-    stats = Stats(
+    stats = GivenStats(
         np.array([3]), np.array([0]), np.array([0.0]), np.array([ema]), np.array([1.0]), np.array([False])
     )
     middle = 2.0 ** (-(step + 0.5) / 64)
     expected = middle * -np.expm1(-0.01 * 70)
     assert policy.ranks(stats, Moment(70, 70.0, 50.0))[0] == pytest.approx(expected, rel=1e-12)
-    units = Stats(
+    units = GivenStats(
         np.array([1 << 30]), np.array([0]), np.array([0.0]), np.array([ema]), np.array([1.0]), np.array([True])
     )
     assert policy.classes(stats)[0] - policy.classes(units)[0] == 1 + step

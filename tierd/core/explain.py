@@ -114,7 +114,7 @@ def _copy_view(state: State, tier: TierState, row: int) -> CopyView:
 
 
 def rank_of(state: State, tier: TierState, row: int) -> float:
-    stats = statistics.stats_of(state.catalog, np.array([row]))
+    stats = statistics.StatsOf(state.catalog, np.array([row]))
     return float(state.policy.ranks(stats, state.moment(tier))[0])
 
 
@@ -159,7 +159,7 @@ def _by_rank(state: State, command: ListBlocks, rows: I64Array) -> I64Array:
 def in_rank_order(state: State, tier: TierState, rows: I64Array) -> I64Array:
     """Rows in the order of eviction, protection aside."""
     catalog = state.catalog
-    ranks = state.policy.ranks(statistics.stats_of(catalog, rows), state.moment(tier))
+    ranks = state.policy.ranks(statistics.StatsOf(catalog, rows), state.moment(tier))
     words = catalog.identity[rows].view(">u8").T
     depth = -catalog.position[rows].astype(np.int64)
     keys = (words[3], words[2], words[1], words[0], depth, catalog.last[rows], -ranks, standings(catalog, rows))
@@ -193,7 +193,7 @@ def explain(state: State, command: Explain) -> Explained:
 
 
 def _explanation(state: State, tier: TierState, row: int) -> Explanation:
-    stats = statistics.stats_of(state.catalog, np.array([row]))
+    stats = statistics.StatsOf(state.catalog, np.array([row]))
     terms = state.policy.terms(stats, state.moment(tier)) | {"touches": float(stats.touches[0])}
     terms["standing"], terms["priority"] = standing_of(state.catalog, row), priority_of(state.catalog, row)
     if state.expected.until[row]:

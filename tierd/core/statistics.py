@@ -16,16 +16,47 @@ from numpy.typing import NDArray
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.clock import Clock
 from tierd.core.ghosts import Ghosts, Records
-from tierd.core.policy.base import MOST_TOUCHES, Common, Stats
+from tierd.core.policy.base import MOST_TOUCHES, Common, FloatArray, IntArray
 from tierd_client.format import I64Array
 
 
-def stats_of(catalog: Catalog, rows: I64Array) -> Stats:
-    """Statistics of rows, as a policy wants them."""
-    return Stats(
-        catalog.touches[rows].astype(np.int64), catalog.last[rows], catalog.wall[rows], catalog.ema[rows],
-        catalog.crf[rows], (catalog.flags[rows] & FLAG_UNIT) != 0,
-    )
+class StatsOf:
+    """Statistics of rows of a catalog, as a policy wants them: it seldom asks for more than two columns."""
+
+    __slots__ = ("_catalog", "_rows")
+
+    def __init__(self, catalog: Catalog, rows: I64Array) -> None:
+        self._catalog, self._rows = catalog, rows
+
+    @property
+    def touches(self) -> IntArray:
+        touches: IntArray = self._catalog.touches[self._rows].astype(np.int64)
+        return touches
+
+    @property
+    def last(self) -> IntArray:
+        last: IntArray = self._catalog.last[self._rows]
+        return last
+
+    @property
+    def wall(self) -> FloatArray:
+        wall: FloatArray = self._catalog.wall[self._rows]
+        return wall
+
+    @property
+    def ema(self) -> FloatArray:
+        ema: FloatArray = self._catalog.ema[self._rows]
+        return ema
+
+    @property
+    def crf(self) -> FloatArray:
+        crf: FloatArray = self._catalog.crf[self._rows]
+        return crf
+
+    @property
+    def unit(self) -> NDArray[np.bool_]:
+        unit: NDArray[np.bool_] = (self._catalog.flags[self._rows] & FLAG_UNIT) != 0
+        return unit
 
 
 def records_of(catalog: Catalog, rows: I64Array) -> Records:

@@ -24,7 +24,7 @@ from tierd.core.catalog import Catalog
 from tierd.core.masks import every, indices, some
 from tierd.core.policy.base import CLASS_BITS, Moment, Policy
 from tierd.core.standing import standings
-from tierd.core.statistics import stats_of
+from tierd.core.statistics import StatsOf
 from tierd_client.format import I64Array
 
 Departed = Callable[[int], None]
@@ -326,7 +326,7 @@ class ClassLists:
     def _classes(self, rows: I64Array) -> I64Array:
         """Number of the list of each row."""
         numbers: I64Array = standings(self._catalog, rows) << CLASS_BITS
-        return numbers + self._policy.classes(stats_of(self._catalog, rows))
+        return numbers + self._policy.classes(StatsOf(self._catalog, rows))
 
     def _insert_by_class(self, rows: I64Array, tokens: TokenArray, classes: I64Array, step: int) -> None:
         if every(classes == classes[0]):
@@ -458,7 +458,7 @@ class _Merge:
         ranks = np.full(len(heads), -np.inf)
         found = indices(heads != NONE)
         if len(found):
-            ranks[found] = self._policy.ranks(stats_of(self._catalog, heads[found]), self._now)
+            ranks[found] = self._policy.ranks(StatsOf(self._catalog, heads[found]), self._now)
         return ranks
 
     def rank(self, row: int, found: _ClassList) -> float:
@@ -467,7 +467,7 @@ class _Merge:
             return -np.inf
         if row not in self._known:
             rows = [row, *found.late_rows()]
-            stats = stats_of(self._catalog, np.array(rows, np.int64))
+            stats = StatsOf(self._catalog, np.array(rows, np.int64))
             self._known.update(zip(rows, self._policy.ranks(stats, self._now).tolist(), strict=True))
         return self._known[row]
 
@@ -485,7 +485,7 @@ class _Merge:
         if bar == -np.inf:
             return list(rows.tolist())
         ahead = found.stage[: len(rows) + 1]
-        ranks = self._policy.ranks(stats_of(self._catalog, ahead), self._now)
+        ranks = self._policy.ranks(StatsOf(self._catalog, ahead), self._now)
         behind = indices(ranks[1 : len(rows)] <= bar)
         count = int(behind[0]) + 1 if len(behind) else len(rows)
         run: list[int] = ahead[: count + 1].tolist()
@@ -519,7 +519,7 @@ class KeyHeap:
         if not len(rows):
             return
         tokens = self._rows.renew(rows)
-        keys = self._policy.keys(stats_of(self._catalog, rows)).tolist()
+        keys = self._policy.keys(StatsOf(self._catalog, rows)).tolist()
         standing = standings(self._catalog, rows).tolist()
         for first, key, row, token in zip(standing, keys, rows.tolist(), tokens.tolist(), strict=True):
             heappush(self._heap, (first, key, self._rows.place(row), row, token))

@@ -35,7 +35,7 @@ from tierd.core.messages import (
     SetPolicy,
     Tier,
 )
-from tierd.core.policy.base import FloatArray, Moment, Policy, Stats
+from tierd.core.policy.base import FloatArray, GivenStats, Moment, Policy, Stats
 from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, Tables, TierSpec
 from tierd.testing.prompts import Kind, Prompt, draw_prompt, pack
@@ -270,7 +270,7 @@ def random_stats(seed: int, count: int) -> Stats:
     unit = draw.random(count) < 0.5
     last = draw.integers(0, 1000, count)
     ema = np.where(unit, 1 - 0.5**touches, draw.random(count))
-    return Stats(touches, last, last.astype(np.float64), ema, draw.random(count) * touches, unit)
+    return GivenStats(touches, last, last.astype(np.float64), ema, draw.random(count) * touches, unit)
 
 
 def ranks_of(policy: Policy, blocks: list[BlockView], now: Moment) -> FloatArray:
@@ -278,7 +278,7 @@ def ranks_of(policy: Policy, blocks: list[BlockView], now: Moment) -> FloatArray
     records = [block.record for block in blocks]
     ema = np.array([record.ema for record in records])
     touches = np.array([record.touches for record in records], np.int64)
-    stats = Stats(
+    stats = GivenStats(
         touches, np.array([record.last for record in records], np.int64),
         np.array([record.wall for record in records]), ema, np.array([record.crf for record in records]),
         unit_flags(policy, touches, ema),

@@ -86,7 +86,7 @@ class Play:
 
     def sorted(self, now: Moment) -> list[int]:
         rows = np.flatnonzero(self.present & ~self.pins.pinned)
-        stats, catalog = statistics.stats_of(self.catalog, rows), self.catalog
+        stats, catalog = statistics.StatsOf(self.catalog, rows), self.catalog
         ranks = self.policy.ranks(stats, now) if self.policy.index == "classes" else -self.policy.keys(stats)
         places = [
             (-rank, int(catalog.last[row]), -int(catalog.position[row]), catalog.identity[row].tobytes(), row)

@@ -34,9 +34,27 @@ MOST_TOUCHES = 1 << 16
 """Records with more accesses count as equal in frequency: from alpha = 0.0006 on 1 - ema is 0 to the last bit."""
 
 
+class Stats(Protocol):
+    """Statistics of several records, as parallel arrays. Those in a catalog are gathered when they are asked for,
+    anew each time. `unit`: each access so far had weight 1."""
+
+    @property
+    def touches(self) -> IntArray: ...
+    @property
+    def last(self) -> IntArray: ...
+    @property
+    def wall(self) -> FloatArray: ...
+    @property
+    def ema(self) -> FloatArray: ...
+    @property
+    def crf(self) -> FloatArray: ...
+    @property
+    def unit(self) -> NDArray[np.bool_]: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Stats:
-    """Statistics of several records, as parallel arrays. `unit`: each access so far had weight 1."""
+class GivenStats:
+    """Statistics as they are given."""
 
     touches: IntArray
     last: IntArray

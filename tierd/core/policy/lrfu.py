@@ -86,9 +86,8 @@ class Lrfu:
         return priority
 
     def classes(self, stats: Stats) -> IntArray:
-        if every(stats.unit):
-            return np.minimum(stats.touches, MOST_TOUCHES)
-        return np.where(stats.unit, np.minimum(stats.touches, MOST_TOUCHES), MOST_TOUCHES + 1 + _step(stats.ema))
+        unit, exact = stats.unit, np.minimum(stats.touches, MOST_TOUCHES)
+        return exact if every(unit) else np.where(unit, exact, MOST_TOUCHES + 1 + _step(stats.ema))
 
     def keys(self, stats: Stats) -> FloatArray:
         with np.errstate(divide="ignore"):
@@ -115,7 +114,8 @@ def _step(ema: FloatArray) -> IntArray:
 
 def _score(stats: Stats) -> FloatArray:
     """ema where it is exact, else the middle of its step."""
-    if every(stats.unit):
-        return stats.ema
-    middle = 1.0 - np.exp2(-(_step(stats.ema) + 0.5) / STEPS_PER_HALVING)
-    return np.where(stats.unit, stats.ema, middle)
+    unit, ema = stats.unit, stats.ema
+    if every(unit):
+        return ema
+    middle = 1.0 - np.exp2(-(_step(ema) + 0.5) / STEPS_PER_HALVING)
+    return np.where(unit, ema, middle)
