@@ -23,7 +23,7 @@ from tierd_client.format import (
 )
 
 NO_ROW = -1
-SMALL_BATCH = 48
+SMALL_BATCH = 96
 """Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
 _WORD = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
