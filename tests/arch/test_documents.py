@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 EVERYTHING = sources("tierd", "clients", "tests", "proto")
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 STANDARD_NAMES = {"__init__.py", "__main__.py", "conftest.py"}
 DISTRIBUTIONS = {
     "grpc": "grpcio", "grpc_health": "grpcio-health-checking", "grpc_reflection": "grpcio-reflection",
@@ -62,7 +62,7 @@ def test_architecture_names_every_package() -> None:
 
 def test_architecture_names_nothing_that_is_not_there() -> None:
     """No module is named that does not exist."""
-    known = {path.name for path in sources("tierd", "clients", "tests", "proto")}
+    known = {path.name for path in sources("tierd", "clients", "tests", "proto", "docker")}
     assert not set(re.findall(r"([a-z_0-9]+\.py)\b", ARCHITECTURE)) - known
 
 
