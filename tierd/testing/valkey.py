@@ -87,6 +87,13 @@ class ExternalValkey:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def come_back(self) -> None:
+        """After `stop` or `freeze`. Call it on the main thread."""
+        if self.alive:
+            self.thaw()
+        else:
+            self.start()
+
     def run(self, *words: bytes, timeout_s: float = 5.0) -> Reply:
         """Runs one command on a connection of its own. ReplyError when the server refuses it."""
         return run_command(self.socket_path, *words, password=self.options.get("requirepass"), timeout_s=timeout_s)
@@ -143,13 +150,17 @@ class SentinelProcess:
         process, self._process = self._process, None
         _end(process)
 
-    def knows(self, *, replicas: int, sentinels: int) -> bool:
-        """Whether it knows so many replicas and other sentinels. OSError when it does not answer."""
+    def run(self, *words: bytes) -> Reply:
+        """Runs one command. ReplyError when the sentinel refuses it."""
         with socket.create_connection(("127.0.0.1", self.port), STOP_TIMEOUT_S) as sock:
-            found = _ask(sock, (b"SENTINEL", b"MASTER", self._master.encode()), Deadline(STOP_TIMEOUT_S))
+            return _ask(sock, words, Deadline(STOP_TIMEOUT_S))
+
+    def about(self) -> dict[bytes, bytes]:
+        """What it says of the primary. OSError when it does not answer."""
+        found = self.run(b"SENTINEL", b"MASTER", self._master.encode())
         assert isinstance(found, list)
-        about = dict(zip(found[::2], found[1::2], strict=True))
-        return (about[b"num-slaves"], about[b"num-other-sentinels"]) == (b"%d" % replicas, b"%d" % sentinels)
+        words = [word for word in found if isinstance(word, bytes)]
+        return dict(zip(words[::2], words[1::2], strict=True))
 
     def __enter__(self) -> SentinelProcess:
         self.start()

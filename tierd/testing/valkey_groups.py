@@ -77,6 +77,14 @@ class ValkeyCluster(_Group):
                 return node.run(*words)
         raise AssertionError(f"no node takes {words[0]!r}")
 
+    def takes_over(self, heir: ExternalValkey) -> bool:
+        """Whether it is a primary now."""
+        return bool(_slots_of(heir))
+
+    def bring_back(self, lost: ExternalValkey) -> None:
+        """A node that was stopped or frozen becomes a replica by itself."""
+        lost.come_back()
+
     def wait_whole(self) -> None:
         """Until every node knows all, every slot has a primary, and the replica follows its own."""
         deadline = Deadline(FORM_TIMEOUT_S)
@@ -123,12 +131,24 @@ class SentinelGroup(_Group):
         """The server that takes writes."""
         return next(server for server in self.servers if server.alive and _info(server)["role"] == "master")
 
+    def takes_over(self, heir: ExternalValkey) -> bool:
+        """Whether all sentinels hold it for the primary, and think no fail-over under way."""
+        about = [one.about() for one in self.sentinels]
+        return all((one[b"port"], one[b"flags"]) == (b"%d" % heir.port, b"master") for one in about)
+
+    def bring_back(self, lost: ExternalValkey) -> None:
+        """A server that was stopped or frozen becomes a replica. The sentinels would see to that in some 15 s."""
+        primary = next(server for server in self.servers if server is not lost)
+        lost.come_back()
+        lost.run(b"REPLICAOF", b"127.0.0.1", b"%d" % primary.port)
+
     def wait_whole(self) -> None:
         """Until the replica follows, and each sentinel knows it and the other sentinels."""
         deadline = Deadline(FORM_TIMEOUT_S)
         await_true(lambda: any(_info(one).get("master_link_status") == "up" for one in self.servers), deadline)
+        await_true(lambda: self.takes_over(self.primary()), deadline)
         for one in self.sentinels:
-            await_true(lambda one=one: one.knows(replicas=1, sentinels=2), deadline)  # type: ignore[misc]
+            await_true(lambda one=one: _peers(one) == (b"1", b"2"), deadline)  # type: ignore[misc]
 
     def _start(self) -> None:
         for server in self.servers:
@@ -159,6 +179,12 @@ def _info(server: ExternalValkey, *words: bytes) -> dict[str, str]:
     text = server.run(*(words or (b"INFO", b"replication")))
     assert isinstance(text, bytes)
     return dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+
+
+def _peers(sentinel: SentinelProcess) -> tuple[bytes, bytes]:
+    """How many replicas and other sentinels it knows."""
+    about = sentinel.about()
+    return about[b"num-slaves"], about[b"num-other-sentinels"]
 
 
 def _knows(node: ExternalValkey) -> int:
