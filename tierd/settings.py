@@ -97,10 +97,27 @@ class Settings(BaseModel):
     listen: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
         (),
         description="gRPC addresses, unix:///PATH or HOST:PORT; repeatable (comma-separated in the environment). "
-        "Default: unix://STATE_DIR/tierd.sock. TCP beyond loopback needs `insecure`.",
+        "Default: unix://STATE_DIR/tierd.sock. TCP beyond loopback needs TLS, tokens or `insecure`.",
     )
     insecure: bool = Field(
-        False, description="Allow TCP addresses beyond loopback, where anyone who connects may read every block."
+        False,
+        description="Allow TCP addresses beyond loopback without TLS and tokens: who connects may read all blocks.",
+    )
+    data_token_file: Path | None = Field(
+        None,
+        description="File of bearer tokens, one a line, 16 to 512 characters each, that allow the data plane over "
+        "TCP. Default: none. With tokens of either kind every call over TCP but health needs one.",
+    )
+    admin_token_file: Path | None = Field(
+        None, description="File of bearer tokens that allow everything over TCP, the control plane included.",
+    )
+    tls_cert_file: Path | None = Field(
+        None, description="PEM file of the certificate chain for TCP. Default: no TLS. Read at the start.",
+    )
+    tls_key_file: Path | None = Field(None, description="PEM file of the certificate's key.")
+    tls_client_ca_file: Path | None = Field(
+        None,
+        description="PEM file of authorities: clients over TCP must show a certificate that one of them signed.",
     )
 
     http_address: str = Field(
@@ -295,6 +312,15 @@ class Settings(BaseModel):
         return self.listen or (f"unix://{self.state_dir}/{SOCKET_NAME}",)
 
     @property
+    def exposed(self) -> tuple[str, ...]:
+        """Addresses that other machines can reach."""
+        return tuple(address for address in self.listen if not _is_local(address))
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.data_token_file is not None or self.admin_token_file is not None
+
+    @property
     def attach_path(self) -> Path:
         """Of the attach socket."""
         return self.state_dir / ATTACH_NAME
@@ -375,15 +401,21 @@ def _check_address(address: str) -> None:
         raise ValueError(f"{address!r} is neither unix:///PATH nor HOST:PORT")
 
 
+def _is_local(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    return address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
+
+
 def _check_tcp(settings: Settings) -> None:
-    for address in settings.listen:
-        host = address.rpartition(":")[0].strip("[]")
-        local = address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
-        if not local and not settings.insecure:
-            raise ValueError(
-                f"listen: {address} can be reached by other machines, without encryption or authentication; "
-                "use a loopback address or a Unix socket, or say --insecure"
-            )
+    if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
+        raise ValueError("tls_key_file: a certificate and its key are given together")
+    if settings.tls_client_ca_file is not None and settings.tls_cert_file is None:
+        raise ValueError("tls_client_ca_file: means nothing without tls_cert_file")
+    if settings.exposed and not (settings.insecure or settings.has_tokens or settings.tls_cert_file):
+        raise ValueError(
+            f"listen: {settings.exposed[0]} can be reached by other machines, without encryption or a login; "
+            "use a loopback address or a Unix socket, give tokens and a certificate, or say --insecure"
+        )
 
 
 def _count(size: int, segment: int) -> int:

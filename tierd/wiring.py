@@ -26,6 +26,7 @@ from tierd.adapters.attach import AttachServer, Offer
 from tierd.adapters.instance import StateDirectory
 from tierd.adapters.memory import MemoryPlan, SharedMemory, Start, open_memory
 from tierd.adapters.processes import ProcessWatch
+from tierd.adapters.secret_files import check_certificate, read_secret, read_tokens
 from tierd.adapters.shm import Populator, SharedDirectory
 from tierd.adapters.survivors import Survivors
 from tierd.app.daemon import Daemon, Stage
@@ -40,6 +41,7 @@ from tierd.core.messages import Tier
 from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, Tables, TierSpec
 from tierd.ports import ArenaStore, SpillStore
+from tierd.rpc.access import Access, Tls
 from tierd.rpc.server import RpcServer
 from tierd.settings import Settings
 from tierd.web.routes import application
@@ -68,6 +70,8 @@ class Ground:
     memory: SharedMemory
     arenas: Mapping[Tier, ArenaStore]
     spill: SpillStore | None
+    access: Access
+    tls: Tls | None
 
 
 def serve(settings: Settings) -> None:
@@ -85,7 +89,8 @@ def serve(settings: Settings) -> None:
 
 
 def lay_ground(settings: Settings, held: ExitStack) -> Ground:
-    """Lock, spill server, shared memory; `held` gives them back in the reverse order."""
+    """Secrets, lock, spill server, shared memory; `held` gives them back in the reverse order."""
+    access, tls = _access(settings), _tls(settings)
     state = StateDirectory.claim(settings.state_dir)
     held.callback(state.release)
     spill = _spill_store(settings, state, held)
@@ -97,7 +102,7 @@ def lay_ground(settings: Settings, held: ExitStack) -> Ground:
     for arena in arenas.values():
         held.callback(arena.close)
     _say_what_was_found(memory)
-    return Ground(settings, state, boot, memory, arenas, spill)
+    return Ground(settings, state, boot, memory, arenas, spill, access, tls)
 
 
 async def _live(ground: Ground) -> None:
@@ -298,7 +303,9 @@ def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Sta
 def _rpc_stages(ground: Ground, service: Service, health_changed: asyncio.Event) -> list[Stage]:
     settings = ground.settings
     calls = CALLS_PER_SESSION * settings.max_sessions + CALLS_BESIDE
-    server = RpcServer(service, settings.addresses, concurrent_rpcs_max=calls)
+    server = RpcServer(
+        service, settings.addresses, concurrent_rpcs_max=calls, access=ground.access, tls=ground.tls
+    )
 
     async def tell_health() -> None:
         while True:
@@ -311,6 +318,30 @@ def _rpc_stages(ground: Ground, service: Service, health_changed: asyncio.Event)
         log.info("listening", addresses=list(server.addresses))
 
     return [Stage("rpc", start=start, stop=server.stop), Stage("health", run=tell_health)]
+
+
+def _access(settings: Settings) -> Access:
+    """Who may call over TCP. Says aloud what a setting leaves open."""
+    unguarded = not settings.has_tokens and settings.tls_client_ca_file is None
+    if settings.exposed and (unguarded or settings.tls_cert_file is None):
+        log.warning(
+            "exposed", addresses=list(settings.exposed), login="none" if unguarded else "needed",
+            encryption="none" if settings.tls_cert_file is None else "TLS",
+        )
+    names = ("data_token_file", "admin_token_file")
+    paths = {name: getattr(settings, name) for name in names}
+    return Access(*(read_tokens(path, name) if path is not None else () for name, path in paths.items()))
+
+
+def _tls(settings: Settings) -> Tls | None:
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    check_certificate(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    client_ca = settings.tls_client_ca_file
+    return Tls(
+        read_secret(settings.tls_cert_file, "tls_cert_file"), read_secret(settings.tls_key_file, "tls_key_file"),
+        read_secret(client_ca, "tls_client_ca_file") if client_ca is not None else None,
+    )
 
 
 def _http_stages(settings: Settings, service: Service) -> list[Stage]:

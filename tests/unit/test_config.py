@@ -144,6 +144,22 @@ def test_tcp_needs_consent(address: str) -> None:
     assert load({"listen": [address], "insecure": True}, {}).addresses == (address,)
 
 
+@pytest.mark.parametrize("given", [
+    {"data_token_file": "/t"}, {"admin_token_file": "/t"}, {"tls_cert_file": "/c", "tls_key_file": "/k"},
+])
+def test_tokens_or_tls_are_consent(given: dict[str, str]) -> None:
+    """With tokens or a certificate an address may be reached from elsewhere; it is listed as exposed."""
+    assert load({"listen": ["0.0.0.0:7000", "127.0.0.1:1"], **given}, {}).exposed == ("0.0.0.0:7000",)
+
+
+@pytest.mark.parametrize("given", [
+    {"tls_cert_file": "/c"}, {"tls_key_file": "/k"}, {"tls_client_ca_file": "/ca"},
+])
+def test_half_of_tls(given: dict[str, str]) -> None:
+    """A certificate without its key, a key or an authority alone is refused by name."""
+    assert "tls_" in refused(given)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:7000", "localhost:0", "[::1]:7000", "unix:///tmp/x.sock"])
 def test_local_addresses(address: str) -> None:
     """Loopback and Unix sockets need no consent."""

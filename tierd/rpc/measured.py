@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
 from tierd.app.measures import Measures
+from tierd.rpc.around import Around
 
-KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 UNTIMED = ("Session", "Watch", "ServerReflectionInfo")
 """Streams that last as long as their clients like."""
 
 
-class Measured(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Wraps each method once, so that a call costs no more than the wrapper."""
+class Measured(Around):
+    """By the name of the method alone: no two services have one of the same name."""
 
     def __init__(self, measures: Measures) -> None:
+        super().__init__()
         self._measures = measures
-        self._wrapped: dict[str, Any] = {}
 
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        handler = self._wrapped.get(details.method)
-        if handler is None:
-            handler = await continuation(details)
-            if handler is not None:  # else the method is unknown, and grpc says so
-                handler = self._wrapped[details.method] = self._wrap(handler, details.method.rpartition("/")[2])
-        return handler
-
-    def _wrap(self, handler: Any, rpc: str) -> Any:
-        kind = next(kind for kind in KINDS if getattr(handler, kind) is not None)
-        return handler._replace(**{kind: self._timed(getattr(handler, kind), rpc)})
-
-    def _timed(self, call: Callable[..., Any], rpc: str) -> Callable[..., Any]:
-        if inspect.isasyncgenfunction(call):
-
-            async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-                with self._timing(rpc, context):
-                    async for part in call(request, context):
-                        yield part
-
-            return stream
-
-        async def whole(request: Any, context: Any) -> Any:
-            with self._timing(rpc, context):
-                return await call(request, context)
-
-        return whole
-
-    @contextmanager
-    def _timing(self, rpc: str, context: Any) -> Iterator[None]:
-        began, cut_short = time.monotonic(), True
+    @asynccontextmanager
+    async def around(self, method: str, context: Any) -> AsyncIterator[None]:
+        rpc, began, cut_short = method.rpartition("/")[2], time.monotonic(), True
         self._measures.rpcs_in_flight += 1
         try:
             yield

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from tierd.app.service import Service
 from tierd.core.messages import Tier
+from tierd.rpc.access import Access, Tls
 from tierd.rpc.admin import AdminServicer
 from tierd.rpc.blocks import BlocksServicer
 from tierd.rpc.measured import Measured
@@ -54,12 +55,18 @@ class CannotListen(OSError):
 class RpcServer:
     """The server of one daemon. Make, start and stop it on the event loop."""
 
-    def __init__(self, service: Service, addresses: Sequence[str], *, concurrent_rpcs_max: int) -> None:
+    def __init__(
+        self, service: Service, addresses: Sequence[str], *, concurrent_rpcs_max: int,
+        access: Access | None = None, tls: Tls | None = None,
+    ) -> None:
         """`addresses`: `unix:///path` (mode 0600) or `host:port`. `concurrent_rpcs_max` counts each session's
-        own stream too; calls beyond it are RESOURCE_EXHAUSTED. Raises CannotListen."""
+        own stream too; calls beyond it are RESOURCE_EXHAUSTED. `access` and `tls` concern TCP alone. Raises
+        CannotListen."""
         self._service = service
+        self._tls = tls
         self._server = grpc.aio.server(
-            options=_OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max, interceptors=[Measured(service.measures)]
+            options=_OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max,
+            interceptors=[Measured(service.measures), *([access] if access else [])],
         )
         self._health = health_aio.HealthServicer()
         blocks_pb2_grpc.add_BlocksServicer_to_server(BlocksServicer(service), self._server)
@@ -103,6 +110,8 @@ class RpcServer:
 
     def _bind(self, address: str) -> int:
         try:
+            if self._tls is not None and not address.startswith(UNIX_PREFIX):
+                return int(self._server.add_secure_port(address, self._tls.credentials()))
             return int(self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise CannotListen(f"{address}: taken, or not an address of this machine") from error
