@@ -7,7 +7,8 @@ spill server fails, when a process dies, when the daemon is killed (between two 
 one) and starts again from its tables. A shadow memory knows what each page holds and who may touch it. Checked:
 whoever reads a leased block finds the committed block of its identity; no range is handed out that someone
 alive may still touch; what was known is not a miss; what was READY is READY with its record after a kill;
-the invariants of the core; and that in the end every byte comes back.
+what is pinned is not dropped; a prefetch ends by its deadline; the invariants of the core; and that in the end
+every byte comes back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from zlib import crc32
 import numpy as np
 
 from tierd.core.engine import Engine
+from tierd.core.errors import LimitReached
 from tierd.core.invariants import check as check_invariants
 from tierd.core.messages import (
     Abort,
@@ -32,6 +34,7 @@ from tierd.core.messages import (
     BlockFilter,
     BlockPage,
     BlockView,
+    CancelPrefetch,
     Clear,
     CloseSequence,
     Command,
@@ -48,14 +51,22 @@ from tierd.core.messages import (
     LookedUp,
     Lookup,
     Move,
+    NextUse,
     Observe,
     Occupancy,
     OccupancyReply,
     OpenSequence,
     OpenSession,
     Outcomes,
+    Pin,
+    Pinned,
+    PinReply,
     Plan,
+    Prefetch,
+    PrefetchReply,
+    PrefetchStatus,
     Presence,
+    Priority,
     Readmit,
     Release,
     Reply,
@@ -65,6 +76,8 @@ from tierd.core.messages import (
     SetPolicy,
     SpillState,
     Tier,
+    Touch,
+    Unpin,
 )
 from tierd.testing.machine import (
     POLICIES,
@@ -76,12 +89,14 @@ from tierd.testing.machine import (
     killed_after,
 )
 from tierd.testing.mover import SimulatedMover, Store
+from tierd.testing.promises import Promises
 from tierd.testing.prompts import Prompt, checksum_of, draw_prompt, unpack
 from tierd.testing.shadow import Hold, Shadow, Use, Violation
 from tierd.testing.worker import Slot, Waiting, Worker, packed_slots
 from tierd_client.format import STATE_ABSENT, U8Array
 
 ARENAS = (Tier.HBM, Tier.HOST)
+PIN_TTL_S = 90.0
 KEPT_EVENTS = 30
 """Events that a violation prints."""
 
@@ -125,6 +140,9 @@ class Simulation:
         self.recent: deque[str] = deque(maxlen=KEPT_EVENTS)
         self.digest = 0
         self.dying = True
+        self.promises = Promises()
+        self.tickets: list[tuple[Worker, int, float]] = []
+        """Prefetches: whose, which, and until when."""
         self.told_up = True
         """What the engine was last told of the spill server."""
         self._table = [(weight, event) for event, weight in self._weights().items()]
@@ -159,6 +177,7 @@ class Simulation:
         return {
             self.arrive: 3, self.open_sequence: 8, self.close_sequence: 7, self.look_up: 2, self.reserve: 14,
             self.write_or_read: 24, self.commit: 14, self.abort: 1, self.acquire: 14, self.release: 11,
+            self.pin: 2, self.unpin: 0.5, self.touch: 2, self.prefetch: 3, self.ask_prefetch: 4,
             self.retry: 8, self.observe: 3, self.evict: 5, self.retry_evict: 3, self.readmit: 3,
             self.finish_moves: 16, self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5,
             self.set_policy: 0.4, self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
@@ -199,6 +218,7 @@ class Simulation:
     def check(self) -> None:
         """What must hold at any time."""
         check_invariants(self.engine)
+        self.promises.check(self.all_blocks(), self.now)
         for tier in self.occupancy().tiers:
             parts = tier.free_bytes + tier.used_bytes + tier.reserved_bytes + tier.quarantined_bytes
             if parts != tier.capacity_bytes:
@@ -224,8 +244,11 @@ class Simulation:
             worker.give_up_memory(self.shadow)
             self.settle(worker)
         self.end_moves()
+        self.now += PIN_TTL_S
         self.check()
         left = self.occupancy()
+        if left.pinned_blocks or left.prefetches:
+            raise Violation(f"after all deadlines: {left}")
         held = sum(tier.reserved_bytes + tier.quarantined_bytes for tier in left.tiers)
         if held or left.moves_in_flight or left.leases or left.sequences or left.sessions:
             raise Violation(f"after everyone left: {left}")
@@ -257,7 +280,7 @@ class Simulation:
         worker = self._someone()
         if worker and len(worker.sequences) < 2:
             name, prompt = worker.new_name(), self._prompt()
-            self.do(OpenSequence(worker.session, name, prompt.ids()))
+            self.do(OpenSequence(worker.session, name, prompt.ids(), self.random.choice(list(Priority))))
             worker.sequences[name] = prompt
 
     def close_sequence(self) -> None:
@@ -265,7 +288,8 @@ class Simulation:
         if worker:
             name = self.random.choice(sorted(worker.sequences))
             del worker.sequences[name]
-            self.do(CloseSequence(worker.session, name))
+            next_use = self.random.choice(list(NextUse))
+            self.do(CloseSequence(worker.session, name, next_use, self.random.uniform(0.0, 60.0)))
 
     def observe(self) -> None:
         worker = self._someone(lambda worker: bool(worker.sequences))
@@ -315,7 +339,8 @@ class Simulation:
         end = self.random.randint(start + 1, len(prompt.chain))
         part = Prompt(prompt.kind, prompt.chain[start:end])
         command = Reserve(
-            worker.session, prompt.ids(start, end), prompt.kind.block_bytes, self._arena(), sequence
+            worker.session, prompt.ids(start, end), prompt.kind.block_bytes, self._arena(), sequence,
+            priority=self.random.choice(list(Priority)),
         )
         self._reserve(worker, part, command)
 
@@ -337,7 +362,7 @@ class Simulation:
             rest = Prompt(prompt.kind, tuple(prompt.chain[place] for place in pending.tolist()))
             again = Reserve(
                 worker.session, command.blocks.take(pending), command.block_bytes, command.tier,
-                command.sequence, retry=True,
+                command.sequence, retry=True, priority=command.priority,
             )
             worker.waiting.append(Waiting(again, frozenset(reply.waiting), rest))
 
@@ -449,6 +474,61 @@ class Simulation:
         elif not command.lease or command.lease in worker.leases:
             self._acquire(worker, waiting.prompt, command)
 
+    # --- hints --------------------------------------------------------------------------------------
+
+    def pin(self) -> None:
+        """More than their share is refused, and then nothing is pinned."""
+        prompt, ttl_s = self._prompt(), self.random.uniform(1.0, PIN_TTL_S)
+        try:
+            reply = self.do(Pin(prompt.ids(), ttl_s))
+        except LimitReached:
+            self.outcomes["Pin refused"] += 1
+            return
+        assert isinstance(reply, PinReply)
+        pinned = [prompt.chain[place] for place in np.flatnonzero(reply.outcomes == Pinned.PINNED).tolist()]
+        self.promises.add(pinned, self.now + ttl_s)
+
+    def unpin(self) -> None:
+        prompt = self._prompt()
+        self.promises.end(prompt.chain)
+        self.do(Unpin(prompt.ids()))
+
+    def touch(self) -> None:
+        worker = self._someone()
+        if worker:
+            sequence = self.random.choice(["", *sorted(worker.sequences)])
+            prompt = worker.sequences[sequence] if sequence else self._prompt()
+            counts = np.array([self.random.randint(1, 3) for _ in prompt.chain])
+            self.do(Touch(worker.session, prompt.ids(), counts, sequence))
+
+    def prefetch(self) -> None:
+        worker = self._someone(lambda worker: len(self._tickets_of(worker)) < 3)
+        if worker:
+            within_s = self.random.uniform(0.5, 30.0)
+            reply = self.do(Prefetch(worker.session, self._prompt().ids(), self._arena(), within_s))
+            assert isinstance(reply, PrefetchReply)
+            self.tickets.append((worker, reply.ticket, self.now + within_s))
+
+    def ask_prefetch(self) -> None:
+        """A prefetch is under way until its deadline at most; one that is done, or cancelled, is forgotten."""
+        self.tickets = [one for one in self.tickets if one[0] in self.workers]
+        mine = [one for one in self.tickets if one[0].active]
+        if not mine:
+            return
+        worker, ticket, until = one = self.random.choice(mine)
+        cancel = self.random.random() < 0.2
+        reply = self.do((CancelPrefetch if cancel else PrefetchStatus)(worker.session, ticket))
+        assert isinstance(reply, PrefetchReply)
+        if self.now >= until and not reply.done:
+            raise Violation(f"prefetch {ticket} goes on after its deadline")
+        if reply.done and not cancel:
+            self.do(CancelPrefetch(worker.session, ticket))
+        if reply.done:
+            self.tickets.remove(one)
+
+    def _tickets_of(self, worker: Worker) -> list[int]:
+        return [ticket for owner, ticket, _ in self.tickets if owner is worker]
+
     # --- moving -------------------------------------------------------------------------------------
 
     def evict(self) -> None:
@@ -483,10 +563,14 @@ class Simulation:
         ops = sorted(self.mover.pending)
         if ops:
             self.random.shuffle(ops)
+            self.promises.check(self.all_blocks(), self.now)
             self._finish(ops[: self.random.randint(1, len(ops))], faults=True)
 
     def _finish(self, ops: list[int], *, faults: bool) -> None:
-        self.do(Finish(self.mover.finish(ops, faults=faults)))
+        results = self.mover.finish(ops, faults=faults)
+        self.do(Finish(results))
+        if any(result.lost for result in results):
+            self.promises.excuse(self.all_blocks(), self.now)
 
     def write_part(self) -> None:
         self.mover.write_part()
@@ -514,7 +598,9 @@ class Simulation:
             block, copy = self.random.choice(copies)
             ids = np.frombuffer(block.identity, np.uint8)[None, :]
             generation = copy.generation + (self.random.random() < 0.2)
+            self.promises.check(self.all_blocks(), self.now)
             self.do(DropDamaged(copy.tier, ids, np.array([generation], np.uint64)))
+            self.promises.excuse(self.all_blocks(), self.now)
 
     def set_policy(self) -> None:
         """The next boot has the same policy: another one's records would be rescaled."""
@@ -577,13 +663,17 @@ class Simulation:
 
     def tell_spill(self, spill: SpillState) -> None:
         self.told_up = spill.up
+        self.promises.check(self.all_blocks(), self.now)
         self.do(spill)
+        if spill.forgotten:
+            self.promises.excuse(self.all_blocks(), self.now)
 
     def store_loses(self) -> None:
         self.store.lose(self.random)
 
     def kill_daemon(self) -> None:
         """The daemon dies between two commands; what was READY must be READY after it, with its record."""
+        self.promises.check(self.all_blocks(), self.now)
         before = self._durable()
         self.restart()
         after = self._durable()
@@ -615,7 +705,9 @@ class Simulation:
             if worker.alive or self.random.random() < 0.5:
                 survivors.add(worker.session)
         self.workers = [worker for worker in self.workers if worker.session in survivors]
+        self.tickets.clear()
         self.engine = build_engine(self.settings, self.tables, frozenset(survivors))
+        self.promises.excuse(self.all_blocks(), self.now)
         self.check()
         if Tier.SPILL in self.tiers:
             self.told_up = self.store.up
@@ -624,7 +716,10 @@ class Simulation:
     def _durable(self) -> dict[tuple[bytes, Tier], tuple[object, ...]]:
         """READY copies that outlive the daemon, each with what must not change."""
         return {
-            (block.identity, copy.tier): (copy.address, copy.generation, block.size, block.checksum, block.record)
+            (block.identity, copy.tier): (
+                copy.address, copy.generation, block.size, block.checksum, block.record, block.priority,
+                block.pinned_s,
+            )
             for block in self.all_blocks() for copy in block.copies
             if copy.ready and copy.tier != Tier.HBM
         }
