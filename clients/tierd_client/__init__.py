@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tierd_client.catalog import CatalogReader
+    from tierd_client.chains import ChainsHit
     from tierd_client.client import AsyncClient, Client
     from tierd_client.errors import (
         BrokenPeer,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "catalog": ("CatalogReader",),
+    "chains": ("ChainsHit",),
     "client": ("AsyncClient", "Client"),
     "errors": (
         "BrokenPeer", "ClientClosed", "ConnectFailed", "FailedPrecondition", "ForkedClientError",
@@ -63,11 +65,11 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without running it
     "AcquireOutcome", "AsyncClient", "AsyncLease", "AsyncNamespace", "AsyncSequence", "BrokenPeer",
-    "CatalogReader", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome", "FailedPrecondition",
-    "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease", "LimitReached",
-    "LookupResult", "Namespace", "NotFound", "Part", "Presence", "PutOutcome", "ReadmitOutcome", "Sequence",
-    "SharedMemoryUnavailable", "Tier", "TierdClientError", "Tiers", "TimedOut", "Unavailable", "chain_ids",
-    "plain_ids",
+    "CatalogReader", "ChainsHit", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome",
+    "FailedPrecondition", "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease",
+    "LimitReached", "LookupResult", "Namespace", "NotFound", "Part", "Presence", "PutOutcome",
+    "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable", "Tier", "TierdClientError", "Tiers",
+    "TimedOut", "Unavailable", "chain_ids", "plain_ids",
 ]
 
 

@@ -19,16 +19,19 @@ daemon calls go on; leases taken before it stay readable until they are released
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
+from tierd_client.chains import ChainsHit
 from tierd_client.connection import Connection
 from tierd_client.errors import InvalidArgument
+from tierd_client.identity import Identities
 from tierd_client.layout import Layout
-from tierd_client.namespace import AsyncNamespace, Namespace, NamespaceRoutines
-from tierd_client.routine import Routine, Work, perform, run
+from tierd_client.namespace import AsyncNamespace, Namespace, NamespaceRoutines, lookup_chains
+from tierd_client.routine import Routine, Work, described_by, perform, run
 from tierd_client.sequences import Sequences
 from tierd_client.session import Session
 
@@ -96,6 +99,10 @@ class Client(BaseClient):
         run(routines.register())
         return Namespace(routines, run)
 
+    @described_by(lookup_chains)
+    def lookup_chains(self, chains: Iterable[tuple[Namespace, Identities]]) -> ChainsHit:
+        return run(lookup_chains(self, chains))
+
     def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
         self.connection.close()
@@ -131,6 +138,10 @@ class AsyncClient(BaseClient):
         routines = NamespaceRoutines(self, layout, name)
         await self._perform(routines.register())
         return AsyncNamespace(routines, self._perform)
+
+    @described_by(lookup_chains)
+    async def lookup_chains(self, chains: Iterable[tuple[AsyncNamespace, Identities]]) -> ChainsHit:
+        return await self._perform(lookup_chains(self, chains))
 
     async def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""

@@ -30,7 +30,7 @@ class Identities(Sequence[bytes]):
 
     `array` is (n, 32), uint8, read-only. `chain`: consecutive identities are parent and child, the first at
     `position` below `parent` (None at the root). A slice keeps the link; `take` gives free-standing ones.
-    `fingerprint`: of the namespace they were made for, empty when unknown.
+    `fingerprint`: of the namespace they were made for (of TP rank 0's for a replicated group), empty when unknown.
     """
 
     array: U8Array
@@ -103,11 +103,11 @@ def chain_ids(
     `namespace`: a Namespace, a Layout, or a fingerprint (`block_tokens` is needed then). `token_ids`: a
     sequence of ints, a numpy array or a torch tensor, one axis.
     """
-    fingerprint, layout = _namespace(namespace)
+    fingerprint, layout = _namespace(namespace, group)
     if block_tokens is None:
         if layout is None:
             raise ValueError("block_tokens: a bare fingerprint does not say it")
-        block_tokens = _group(layout, group).block_tokens
+        block_tokens = layout.groups[group].block_tokens
     if block_tokens < 1:
         raise ValueError(f"block_tokens: {block_tokens} is less than 1")
     tokens = _tokens(token_ids)
@@ -120,7 +120,7 @@ def chain_ids(
 
 def plain_ids(namespace: Any, ids: Iterable[bytes], group: int = 0) -> Identities:
     """Identities of ids of the caller's own, 1 to 64 bytes each: free-standing, in the order given."""
-    fingerprint, _ = _namespace(namespace)
+    fingerprint, _ = _namespace(namespace, group)
     seed = _seed(fingerprint, group, _KIND_PLAIN)
     return Identities(_unpack(b"".join(_plain(seed, ids))), fingerprint, group)
 
@@ -154,20 +154,16 @@ def _unpack(packed: bytes) -> U8Array:
     return np.frombuffer(packed, np.uint8).reshape(-1, IDENTITY_BYTES)
 
 
-def _namespace(namespace: Any) -> tuple[bytes, Any]:
-    """The fingerprint, and the layout where there is one."""
+def _namespace(namespace: Any, group: int) -> tuple[bytes, Any]:
+    """The group's fingerprint, and the layout where there is one."""
     if isinstance(namespace, bytes):
         if len(namespace) != 32:
             raise ValueError(f"fingerprint: {len(namespace)} bytes, not 32")
         return namespace, None
     layout = getattr(namespace, "layout", namespace)
-    return layout.fingerprint, layout
-
-
-def _group(layout: Any, group: int) -> Any:
     if not 0 <= group < len(layout.groups):
         raise ValueError(f"group: the layout has {len(layout.groups)} groups, none of number {group}")
-    return layout.groups[group]
+    return layout.group_fingerprint(group), layout
 
 
 def _tokens(token_ids: Any) -> NDArray[np.int64]:

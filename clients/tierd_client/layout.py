@@ -5,7 +5,7 @@
         Part  one array of a block: name, dtype, shape
 
 The canonical encoding (docs/format.md, section 5) is length-safe and unique: two layouts have the same bytes
-exactly when every field is equal. Its hash is the fingerprint. Pure: standard library only.
+exactly when every field is equal. Its hash is the fingerprint. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict, Unpack
+
+from tierd_client.hits import WHOLE, HitRule
 
 SCHEMA_VERSION = 1
 """Version of the canonical encoding; its first field."""
@@ -96,8 +98,9 @@ class Part:
 class Group:
     """Blocks of one geometry.
 
-    `rule` says what a hit is: `prefix` the leading run of blocks, `window` the blocks of the last
-    `window_tokens` tokens, `boundary` one state. `replicated`: the same bytes on every rank of TP.
+    `rule` says what a hit of n blocks needs: `prefix` all of them, `window` those that cover the last
+    `window_tokens` tokens, `boundary` the last alone, a state. `replicated`: the same bytes on every rank of TP,
+    so that all ranks share one block.
     """
 
     name: str
@@ -114,6 +117,12 @@ class Group:
     def block_bytes(self) -> int:
         """Bytes of one block: its parts one after the other."""
         return sum(part.nbytes for part in self.parts)
+
+    @property
+    def hit_rule(self) -> HitRule:
+        """The rule in blocks."""
+        tails = {"prefix": WHOLE, "window": -(-self.window_tokens // self.block_tokens), "boundary": 1}
+        return HitRule(self.block_tokens, min(WHOLE, tails[self.rule]))
 
     def check(self, where: str) -> None:
         """Raises ValueError naming the field that is out of its range."""
@@ -165,9 +174,9 @@ class Layout:
     """One cache layout: what a namespace stands for.
 
     `Layout(model=..., dtype=..., layers=..., kv_heads=..., head_dim=..., block_tokens=...)` is the usual
-    one-group case: parts `k` and `v` of shape (layers, block_tokens, kv_heads, head_dim). `Layout.opaque`
-    takes blocks of so many bytes, `Layout.of_groups` anything. Equal when every field is. `name` is a wish
-    for the namespace's name, not a field of the layout. Raises ValueError naming the field.
+    one-group case: parts `k` and `v` of shape (layers, block_tokens, kv_heads, head_dim). `Layout.mla` is for
+    latents, `Layout.opaque` takes blocks of so many bytes, `Layout.of_groups` anything. Equal when every field
+    is. `name` is a wish for the namespace's name, not a field of the layout. Raises ValueError naming the field.
     """
 
     def __init__(
@@ -181,6 +190,20 @@ class Layout:
         shape = (layers, block_tokens, kv_heads, head_dim)
         parts = (Part("k", dtype, shape), Part("v", dtype, shape))
         self._fill(model, dtype, (Group("kv", block_tokens, parts),), name, **fields)
+
+    @classmethod
+    def mla(
+        cls, *, model: str, dtype: str, layers: int, latent_dim: int, block_tokens: int, name: str = "",
+        **fields: Unpack[IdentityFields],
+    ) -> Layout:
+        """Latents of MLA, the rotary part included in `latent_dim` (DeepSeek-V3: 512 + 64): one part `latent` of
+        shape (layers, block_tokens, latent_dim), replicated. Takes the identity fields."""
+        _check_dtype("dtype", dtype)
+        for size_name, size in {"layers": layers, "latent_dim": latent_dim, "block_tokens": block_tokens}.items():
+            _check_int(size_name, size, 1, BLOCK_BYTES_MAX)
+        latent = Part("latent", dtype, (layers, block_tokens, latent_dim))
+        groups = [Group("latent", block_tokens, (latent,), replicated=True)]
+        return cls.of_groups(groups, model=model, dtype=dtype, name=name, **fields)
 
     @classmethod
     def opaque(
@@ -202,6 +225,11 @@ class Layout:
         layout._fill(model, dtype, tuple(groups), name, **fields)
         return layout
 
+    def replace(self, **fields: Unpack[IdentityFields]) -> Layout:
+        """The same layout but for these identity fields: that of another rank, of other weights."""
+        same: dict[str, Any] = {field: getattr(self, field) for field, _ in _FIELDS}
+        return Layout.of_groups(self.groups, name=self.name, **{**same, **fields})
+
     def _fill(
         self, model: str, dtype: str, groups: tuple[Group, ...], name: str, *, revision: str = "",
         weights_epoch: int = 0, engine: str = "", kv_layout: str = "", adapter: str = "",
@@ -215,8 +243,9 @@ class Layout:
         self.groups = groups
         self.name = name
         self._check()
-        self._canonical = self._encode()
+        self._canonical = self._encode(tp_rank)
         self._fingerprint = fingerprint_of(self._canonical)
+        self._home_fingerprint = fingerprint_of(self._encode(0)) if tp_rank else self._fingerprint
 
     def _check(self) -> None:
         for field in _TEXT_FIELDS:
@@ -234,9 +263,10 @@ class Layout:
         for i, group in enumerate(self.groups):
             group.check(f"groups[{i}]")
 
-    def _encode(self) -> bytes:
+    def _encode(self, tp_rank: int) -> bytes:
+        values = {name: getattr(self, name) for name, _ in _FIELDS} | {"tp_rank": tp_rank}
         fields = [_int(SCHEMA_VERSION)]
-        fields += [_ENCODERS[kind](getattr(self, name)) for name, kind in _FIELDS]
+        fields += [_ENCODERS[kind](values[name]) for name, kind in _FIELDS]
         canonical = b"".join([*fields, _list(map(_encode_group, self.groups))])
         if len(canonical) > CANONICAL_BYTES_MAX:
             _reject("groups", f"the layout takes {len(canonical)} bytes, more than {CANONICAL_BYTES_MAX}")
@@ -257,6 +287,15 @@ class Layout:
         if not self.tenant_salt:
             return ""
         return hashlib.blake2b(self.tenant_salt, digest_size=8, person=b"tierd-tenant-v1").hexdigest()
+
+    @property
+    def home(self) -> Layout:
+        """The layout whose namespace replicated groups belong to: that of TP rank 0."""
+        return self.replace(tp_rank=0) if self.tp_rank else self
+
+    def group_fingerprint(self, group: int) -> bytes:
+        """The fingerprint that identities of a group are made from; one for all TP ranks if it is replicated."""
+        return self._home_fingerprint if self.groups[group].replicated else self._fingerprint
 
     @property
     def block_tokens(self) -> int:

@@ -9,16 +9,18 @@ for what is asked; what is not done by then is PENDING.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from tierd_client.format import I64Array, U8Array
-from tierd_client.identity import Identities, plain_ids
+from tierd_client.hits import hit_blocks
+from tierd_client.identity import Identities, chain_ids, plain_ids
 from tierd_client.layout import SCHEMA_VERSION, Layout
 from tierd_client.lease import AsyncLease, Lease, Pinned, PrivateSlots, SharedSlots
 from tierd_client.outcomes import (
@@ -82,13 +84,18 @@ class NamespaceRoutines:
         if isinstance(ids, np.ndarray):
             ids = Identities(ids)
         if not isinstance(ids, Identities):
-            return plain_ids(self.fingerprint, ids)
-        if ids.fingerprint not in (b"", self.fingerprint):
-            raise InvalidArgument(f"ids: made for another layout ({ids.fingerprint[:4].hex()}...), "
-                                  f"this namespace is {self.fingerprint[:4].hex()}...")
+            return plain_ids(self.layout, ids)
         if ids.group >= len(self._forms):
             raise InvalidArgument(f"ids: group {ids.group}, the layout has {len(self._forms)}")
+        own = self.layout.group_fingerprint(ids.group)
+        if ids.fingerprint not in (b"", own):
+            raise InvalidArgument(f"ids: made for another layout ({ids.fingerprint[:4].hex()}...), "
+                                  f"this namespace is {own[:4].hex()}...")
         return ids
+
+    def chains(self, token_ids: Any) -> list[Identities]:
+        """The chains of a prompt, one per group."""
+        return [chain_ids(self.layout, token_ids, group) for group in range(len(self.layout.groups))]
 
     # --- where blocks are -----------------------------------------------------------------------------
 
@@ -98,17 +105,24 @@ class NamespaceRoutines:
         return await self._make(lambda session: self._lookup(session, ids))
 
     async def _lookup(self, session: Session, ids: Identities) -> LookupResult:
-        total = LookupResult(0, [], [], 0)
-        prefix, ready_in_ms = 0, 0
+        presence: list[Presence] = []
+        bits, waits = bytearray(), list[tuple[int, int]]()
         for start, part in _batches(ids, session.info.max_ids):
             request = blocks_pb2.LookupRequest(blocks=await self._block_ids(session, part))
             reply = await session.call("Lookup", request)
-            total.presence.extend(outcomes_of(Presence, reply.presence))
-            total.tiers.extend(tiers_of(reply.tiers))
-            if prefix == start:  # so far all of it was a hit
-                prefix += reply.hit_blocks
-                ready_in_ms = max(ready_in_ms, reply.ready_in_ms)
-        return LookupResult(prefix, total.presence, total.tiers, ready_in_ms)
+            presence += outcomes_of(Presence, reply.presence)
+            bits += reply.tiers
+            waits.append((start, reply.ready_in_ms))
+        hit = hit_blocks(np.frombuffer(bits, np.uint8) != 0, self.layout.groups[ids.group].hit_rule.tail)
+        ready_in_ms = max((wait for start, wait in waits if start < hit), default=0)
+        return LookupResult(hit, presence, tiers_of(bytes(bits)), ready_in_ms)
+
+    async def lookup_chains(self, chains: Iterable[Identities]) -> ChainsHit:
+        """How much of a prompt the groups can give back together, and what is to be read for it.
+
+        `chains`: of different groups, each from the first block of the prompt. Changes nothing, no access.
+        """
+        return await _lookup_chains(self.client, [(self, self.identities(ids)) for ids in chains])
 
     # --- bytes in -------------------------------------------------------------------------------------
 
@@ -411,6 +425,10 @@ class _Named:
         """Ids in any accepted form as Identities of this namespace."""
         return self._routines.identities(ids)
 
+    def chains(self, token_ids: Any) -> list[Identities]:
+        """The chains of a prompt, one per group."""
+        return self._routines.chains(token_ids)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
 
@@ -419,6 +437,7 @@ class Namespace(_Named):
     """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
 
     lookup = blocking(NamespaceRoutines.lookup)
+    lookup_chains = blocking(NamespaceRoutines.lookup_chains)
     put = blocking(NamespaceRoutines.put)
     get = blocking(NamespaceRoutines.get)
     get_into = blocking(NamespaceRoutines.get_into)
@@ -446,6 +465,7 @@ class AsyncNamespace(_Named):
     """
 
     lookup = awaiting(NamespaceRoutines.lookup)
+    lookup_chains = awaiting(NamespaceRoutines.lookup_chains)
     put = awaiting(NamespaceRoutines.put)
     get = awaiting(NamespaceRoutines.get)
     get_into = awaiting(NamespaceRoutines.get_into)
@@ -470,6 +490,34 @@ class AsyncNamespace(_Named):
             return AsyncSequence(await self._open(name, ids), self._perform)
 
         return Opening(opened())
+
+
+async def lookup_chains(
+    client: BaseClient, chains: Iterable[tuple[_Named, Identities]],
+) -> ChainsHit:
+    """How much of a prompt all of these chains can give back together: those of all groups, of all ranks.
+
+    A block counts where every rank has it. Changes nothing, counts as no access.
+    """
+    asked = [(namespace._routines, namespace.identities(ids)) for namespace, ids in chains]
+    return await _lookup_chains(client, asked)
+
+
+async def _lookup_chains(
+    client: BaseClient, asked: list[tuple[NamespaceRoutines, Identities]],
+) -> ChainsHit:
+    chains = [ids for _, ids in asked]
+    rules = [routines.layout.groups[ids.group].hit_rule for routines, ids in asked]
+
+    async def look(session: Session) -> ChainsHit:
+        question = Question(chains, rules)
+        for call in question.calls(session.info.max_ids):
+            runs = [await asked[index][0]._block_ids(session, run) for index, run in call]
+            reply = await session.call("LookupChains", blocks_pb2.LookupChainsRequest(chains=runs))
+            question.answered(call, reply.tiers, reply.ready_in_ms)
+        return question.hit()
+
+    return await client.connection.make(look)
 
 
 @dataclass(frozen=True, slots=True)

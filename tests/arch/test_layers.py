@@ -30,10 +30,10 @@ ABOVE: dict[str, set[str]] = {
 """What each part of tierd may import of tierd, beside itself."""
 
 CLIENT_MODULES: dict[str, set[str]] = {
-    "core": {"format"},
+    "core": {"format", "hits"},
     "ports": {"format"},
     "adapters": {"format"},
-    "app": {"format", "layout", "identity"},
+    "app": {"format", "hits", "layout", "identity"},
     "rpc": {"format", "layout", "identity", "v1"},
     "sim": {"format", "identity"},
     "testing": {"format", "identity", "layout"},

@@ -100,7 +100,7 @@ class Daemon:
         return list((await self.blocks.Readmit(request, timeout=DEADLINE_S)).outcomes)
 
     async def tiers_of(self, blocks: pb.BlockIds) -> list[int]:
-        """Bit per tier with a READY copy, for each id."""
+        """Bit per tier with a READY copy that can be reached, for each id."""
         return list((await self.blocks.Lookup(pb.LookupRequest(blocks=blocks), timeout=DEADLINE_S)).tiers)
 
     async def check_balance(self) -> None:

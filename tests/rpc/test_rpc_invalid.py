@@ -22,6 +22,8 @@ NOT_FOUND = grpc.StatusCode.NOT_FOUND
 REFUSED = grpc.StatusCode.FAILED_PRECONDITION
 LONG = "x" * 257
 ONE = block_ids(1)
+CHAIN = block_ids(1, chain=True)
+LONG_CHAIN = block_ids(*range(600), chain=True)
 OPEN = object()
 """Stands for the number of the open session."""
 
@@ -56,13 +58,20 @@ def blocks_cases(method: str, request: Any, **fields: object) -> list[Case]:
         case(pb.BlockIds(namespace=70000, ids=identity(1)), "blocks.namespace: 70000"),
         case(pb.BlockIds(namespace=77, ids=identity(1)), "namespace 77", NOT_FOUND),
         case(pb.BlockIds(namespace=1, group=9, ids=identity(1)), "group: 9"),
-        case(pb.BlockIds(namespace=1, group=1, ids=identity(1)), "group: 1 ('w')"),
         case(pb.BlockIds(namespace=1, ids=identity(1) + bytes(32)), "blocks.ids: identity 1 is all zeros"),
         case(pb.BlockIds(namespace=1, ids=identity(1), chain=True, parent=b"xy"), "blocks.parent: 2 bytes"),
         case(pb.BlockIds(namespace=1, ids=identity(1), parent=identity(2)), "blocks.parent: means nothing"),
         case(pb.BlockIds(namespace=1, ids=identity(1), position=4), "blocks.position: means nothing"),
         case(pb.BlockIds(namespace=1, ids=identity(1), chain=True, position=LAST), "blocks.position: 4294967295"),
     ]
+
+
+def in_chains(blocks: pb.BlockIds) -> pb.LookupChainsRequest:
+    """A request of which the second chain is malformed."""
+    second = pb.BlockIds()
+    second.CopyFrom(blocks)
+    second.chain = not (blocks.parent or blocks.position) or blocks.chain
+    return pb.LookupChainsRequest(chains=[CHAIN, second])
 
 
 def session_cases(method: str, request: Any, **fields: object) -> list[Case]:
@@ -92,6 +101,14 @@ CASES: list[Case] = [
     ("Detach", lambda s: pb.DetachRequest(session=0, token=b"x" * 16), "session: 0", INVALID),
     ("Detach", lambda s: pb.DetachRequest(session=9, token=b"x" * 16), "session 9", NOT_FOUND),
     *blocks_cases("Lookup", pb.LookupRequest),
+    *blocks_cases("LookupChains", in_chains),
+    ("LookupChains", lambda s: pb.LookupChainsRequest(), "chains: 0 chains", INVALID),
+    ("LookupChains", lambda s: pb.LookupChainsRequest(chains=[CHAIN] * 1025), "chains: 1025 chains", INVALID),
+    ("LookupChains", lambda s: pb.LookupChainsRequest(chains=[CHAIN, ONE]), "chains: number 1 is no", INVALID),
+    (
+        "LookupChains", lambda s: pb.LookupChainsRequest(chains=[LONG_CHAIN] * 2),
+        "chains: 1200 identities in all, more than 1000", INVALID,
+    ),
     *blocks_cases("Reserve", pb.ReserveRequest, session=OPEN),
     *session_cases("Reserve", pb.ReserveRequest, blocks=ONE),
     ("Reserve", lambda s: pb.ReserveRequest(session=s, blocks=ONE, tier=pb.TIER_SPILL), "tier: SPILL", INVALID),
@@ -222,8 +239,7 @@ def test_bad_input_names_its_field(tmp_path: Path) -> None:
     """A malformed field ends the call with the status of the API and a message that names the field."""
 
     async def body(d: Daemon) -> None:
-        window = Group("w", 1, (Part("k", "uint8", (64,)),), "window", 4)
-        await d.namespace(Layout.of_groups([Group("kv", 1, (Part("k", "uint8", (4096,)),)), window]), "taken")
+        await d.namespace(Layout.of_groups([Group("kv", 1, (Part("k", "uint8", (4096,)),))] * 2), "taken")
         session = (await d.session()).number
         await d.blocks.OpenSequence(
             pb.OpenSequenceRequest(session=session, sequence="open", blocks=block_ids(1, 2)), timeout=DEADLINE_S

@@ -1,8 +1,9 @@
 """The namespaces of an instance: number <-> canonical layout, fingerprint and name.
 
 A number stands in every record and envelope for a layout, so it is on disk before it is used, and it is
-never given to another layout. A name stands for one layout, a layout may have several names. The file is
-JSON: {"namespaces": [{"number", "names", "canonical"}]}.
+never given to another layout. A name stands for one layout, a layout may have several names. Blocks of
+replicated groups belong to the layout of TP rank 0, its home, which is registered with any other rank's. The
+file is JSON: {"namespaces": [{"number", "names", "canonical"}]}.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
+from tierd_client.hits import HitRule
 from tierd_client.layout import SCHEMA_VERSION, Layout, decode_canonical, differing_field
 
 NUMBER_MAX = 65535
@@ -21,8 +23,6 @@ NUMBER_MAX = 65535
 
 NAMES_MAX = 64
 """Names of one layout."""
-
-RULES_SERVED = ("prefix",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,15 @@ class LayoutFilter:
         return equal and (self.weights_epoch_below is None or layout.weights_epoch < self.weights_epoch_below)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the blocks of one group belong: the `namespace` in their records, their rule and size."""
+
+    namespace: int
+    rule: HitRule
+    block_bytes: int
+
+
 class Namespaces:
     """The registry, kept in one file. `register` blocks for the disk; lookups are safe from any thread."""
 
@@ -70,6 +79,7 @@ class Namespaces:
         self._by_number: dict[int, Namespace] = {}
         self._by_fingerprint: dict[bytes, Namespace] = {}
         self._by_name: dict[str, Namespace] = {}
+        self._places: dict[tuple[int, int], Place] = {}
         for namespace in _read(path):
             self._enter(namespace)
 
@@ -86,17 +96,31 @@ class Namespaces:
         """
         layout = _decode(canonical, fingerprint, schema_version)
         self._check_name(name, layout)
+        changed = [self._named(layout, name)]
+        if layout.home != layout and _is_shared(layout):
+            changed.append(self._named(layout.home, "", taken=changed[0].number))
+        self._save(changed)
+        return self._by_fingerprint[layout.fingerprint]
+
+    def _named(self, layout: Layout, name: str, taken: int = 0) -> Namespace:
+        """The namespace of a layout with a name more. `taken`: a number that is being given already."""
         known = self._by_fingerprint.get(layout.fingerprint)
-        if known is not None and (not name or name in known.names):
+        if known is None:
+            return Namespace(self._next_number(taken), layout, (name,) * bool(name))
+        if not name or name in known.names:
             return known
-        names = (*known.names, name) if known is not None else (name,) * bool(name)
-        if len(names) > NAMES_MAX:
+        if len(known.names) == NAMES_MAX:
             raise LimitReached(f"the layout has {NAMES_MAX} names already, the most it can have")
-        number = known.number if known is not None else self._next_number()
-        namespace = Namespace(number, layout, names)
-        _write(self._path, [*(n for n in self._by_number.values() if n.number != number), namespace])
-        self._enter(namespace)
-        return namespace
+        return Namespace(known.number, layout, (*known.names, name))
+
+    def _save(self, namespaces: list[Namespace]) -> None:
+        """Puts namespaces on disk, then into the tables; those that are there as they are cost nothing."""
+        new = {one.number: one for one in namespaces if self._by_number.get(one.number) != one}
+        if not new:
+            return
+        _write(self._path, [*(self._by_number | new).values()])
+        for namespace in new.values():
+            self._enter(namespace)
 
     def all(self) -> list[Namespace]:
         """By number."""
@@ -121,17 +145,21 @@ class Namespaces:
         namespace = self._by_number.get(number)
         return namespace.names[0] if namespace is not None and namespace.names else ""
 
-    def block_bytes(self, number: int, group: int) -> int:
-        """Bytes of a block. NotFound for the namespace, InvalidInput for a group that is not there or not
-        served."""
-        groups = self.get(number).layout.groups
-        if group >= len(groups):
-            raise InvalidInput("group", f"{group}, but namespace {number} has {len(groups)} group(s)")
-        found = groups[group]
-        if found.rule not in RULES_SERVED:
-            problem = f"{group} ({found.name!r}) has rule {found.rule!r}, which is not served yet"
-            raise InvalidInput("group", problem)
-        return found.block_bytes
+    def place(self, number: int, group: int) -> Place:
+        """Where blocks of a group belong. NotFound for the namespace, InvalidInput for the group."""
+        place = self._places.get((number, group))
+        if place is None:
+            place = self._places[number, group] = self._find_place(self.get(number).layout, group)
+        return place
+
+    def _find_place(self, layout: Layout, group: int) -> Place:
+        of = self._by_fingerprint[layout.fingerprint].number
+        if group >= len(layout.groups):
+            raise InvalidInput("group", f"{group}, but namespace {of} has {len(layout.groups)} group(s)")
+        home = self._by_fingerprint.get(layout.group_fingerprint(group))
+        if home is None:
+            raise NotFound(f"namespace {of} was registered without that of its TP rank 0: register it first")
+        return Place(home.number, layout.groups[group].hit_rule, layout.groups[group].block_bytes)
 
     def _check_name(self, name: str, layout: Layout) -> None:
         bound = self._by_name.get(name) if name else None
@@ -139,8 +167,8 @@ class Namespaces:
             field = differing_field(bound.layout, layout)
             raise Refused(f"name {name!r} is bound to a layout that differs in {field}")
 
-    def _next_number(self) -> int:
-        number = max(self._by_number, default=0) + 1
+    def _next_number(self, taken: int = 0) -> int:
+        number = max(taken, *self._by_number, 0) + 1
         if number > NUMBER_MAX:
             raise LimitReached(f"this state directory has had {NUMBER_MAX} namespaces, the most it can have")
         return number
@@ -150,6 +178,11 @@ class Namespaces:
         self._by_fingerprint[namespace.fingerprint] = namespace
         for name in namespace.names:
             self._by_name[name] = namespace
+
+
+def _is_shared(layout: Layout) -> bool:
+    """Whether TP ranks share blocks of a group."""
+    return any(group.replicated for group in layout.groups)
 
 
 def _decode(canonical: bytes, fingerprint: bytes, schema_version: int) -> Layout:

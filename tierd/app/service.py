@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -116,9 +116,16 @@ class Service:
 
     # --- verbs ----------------------------------------------------------------------------------------
 
+    def block_bytes(self, blocks: m.Ids) -> int:
+        """Bytes of one of these blocks. NotFound for the namespace, InvalidInput for the group."""
+        return self.namespaces.place(blocks.namespace, blocks.group).block_bytes
+
     def lookup(self, blocks: m.Ids) -> m.LookedUp:
-        self._block_bytes(blocks)
-        return self.writer.ask(m.Lookup(blocks), m.LookedUp)
+        return self.writer.ask(m.Lookup(self._placed(blocks)), m.LookedUp)
+
+    def lookup_chains(self, chains: Sequence[m.Ids]) -> m.ChainsLookedUp:
+        """Where the chains of one prompt are, and the hit that all of them support."""
+        return self.writer.ask(m.LookupChains(tuple(map(self._placed, chains))), m.ChainsLookedUp)
 
     def ready_in_ms(self, below_bytes: int) -> int:
         """Estimate of how long bytes take to come up from the spill tier; 0 for none."""
@@ -129,7 +136,7 @@ class Service:
     ) -> m.ReserveReply:
         """Slots to write blocks into, waiting for room."""
         self.sessions.require(session)
-        size = self._block_bytes(blocks)
+        blocks, size = self._placed(blocks), self.block_bytes(blocks)
 
         def ask(some: m.Ids, retry: bool) -> m.ReserveReply:
             command = m.Reserve(session, some, size, tier, sequence, retry)
@@ -179,7 +186,7 @@ class Service:
     async def acquire(self, session: int, blocks: m.Ids, sequence: str, deadline: float) -> m.AcquireReply:
         """Pins blocks where the caller can read them, promoting them while it waits."""
         self.sessions.require(session)
-        self._block_bytes(blocks)
+        blocks = self._placed(blocks)
         reply = self.writer.ask(m.Acquire(session, blocks, sequence), m.AcquireReply)
 
         def again(left: I64Array) -> m.AcquireReply:
@@ -212,8 +219,7 @@ class Service:
 
     def open_sequence(self, session: int, name: str, blocks: m.Ids) -> m.SequenceOpened:
         self.sessions.require(session)
-        self._block_bytes(blocks)
-        return self.writer.ask(m.OpenSequence(session, name, blocks), m.SequenceOpened)
+        return self.writer.ask(m.OpenSequence(session, name, self._placed(blocks)), m.SequenceOpened)
 
     def close_sequence(self, session: int, name: str) -> None:
         self.sessions.require(session)
@@ -226,7 +232,7 @@ class Service:
 
     async def evict(self, blocks: m.Ids, to: m.Tier | None, allow_drop: bool, deadline: float) -> m.Outcomes:
         """Moves blocks down or drops them."""
-        self._block_bytes(blocks)
+        blocks = self._placed(blocks)
 
         def again(left: I64Array) -> m.Outcomes:
             rest = self.writer.ask(m.Evict(blocks.take(left), to, allow_drop, retry=True), m.Outcomes)
@@ -240,7 +246,7 @@ class Service:
 
     async def readmit(self, blocks: m.Ids, to: m.Tier, deadline: float) -> m.Outcomes:
         """Moves blocks up by identity."""
-        self._block_bytes(blocks)
+        blocks = self._placed(blocks)
 
         def again(left: I64Array) -> m.Outcomes:
             rest = self.writer.ask(m.Readmit(blocks.take(left), to), m.Outcomes)
@@ -297,8 +303,10 @@ class Service:
 
     # --- inside ---------------------------------------------------------------------------------------
 
-    def _block_bytes(self, blocks: m.Ids) -> int:
-        return self.namespaces.block_bytes(blocks.namespace, blocks.group)
+    def _placed(self, blocks: m.Ids) -> m.Ids:
+        """Ids as blocks of the namespace that their group belongs to, with its rule."""
+        place = self.namespaces.place(blocks.namespace, blocks.group)
+        return replace(blocks, namespace=place.namespace, rule=place.rule)
 
     def _give_back(self, command: m.Abort | m.Release) -> None:
         if isinstance(command, m.Abort) and not len(command.ids):

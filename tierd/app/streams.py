@@ -55,7 +55,7 @@ async def put(
     `deadline` bounds the wait for room. InvalidInput when the stream has other than exactly the blocks'
     bytes; then, as after any error, nothing of it is stored.
     """
-    size = service.namespaces.block_bytes(order.blocks.namespace, order.blocks.group)
+    size = service.block_bytes(order.blocks)
     with service.sessions.streaming(order.session) as session:
         reply = await service.reserve(order.session, order.blocks, order.tier, order.sequence, deadline)
         outcomes = reply.outcomes.copy()
@@ -140,7 +140,7 @@ async def get(
 
     Close the iterator (contextlib.aclosing): the lease lasts until then.
     """
-    size = service.namespaces.block_bytes(blocks.namespace, blocks.group)
+    size = service.block_bytes(blocks)
     with service.sessions.streaming(session) as state:
         reply = await service.acquire(session, blocks, sequence, deadline)
         try:

@@ -70,6 +70,7 @@ HANDLERS: dict[type, Handler] = {
     m.CloseSequence: sequences.close_sequence,
     m.Observe: sequences.observe,
     m.Lookup: reading.lookup,
+    m.LookupChains: reading.lookup_chains,
     m.Acquire: reading.acquire,
     m.Release: reading.release,
     m.Readmit: reading.readmit,

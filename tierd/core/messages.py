@@ -89,6 +89,13 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class LookupChains:
+    """Chains of one prompt, each from its start."""
+
+    chains: tuple[Ids, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reserve:
     """`retry`: the rest of an earlier call that was PENDING; no new tick, no second access."""
 
@@ -279,9 +286,10 @@ class SpillState:
 
 
 Command = (
-    OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | Reserve | Commit | Abort
-    | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | BorrowSlot | ReturnSlot | SetPolicy
-    | Occupancy | Shares | ListBlocks | Describe | Explain | Plan | Finish | SpillState | HintCommand
+    OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve
+    | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | BorrowSlot
+    | ReturnSlot | SetPolicy | Occupancy | Shares | ListBlocks | Describe | Explain | Plan | Finish | SpillState
+    | HintCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -350,12 +358,21 @@ class SequenceOpened:
 
 @dataclass(slots=True)
 class LookedUp:
-    """`tiers`: bit per tier with a READY copy: 1 hbm, 2 host, 4 spill. `below_bytes`: bytes of the hit that
-    must come up first."""
+    """`tiers`: bit per tier with a READY copy that can be reached: 1 hbm, 2 host, 4 spill. `below_bytes`: bytes
+    of the hit that must come up first."""
 
     presence: OutcomeArray
     tiers: U8Array
     hit_blocks: int
+    below_bytes: int
+
+
+@dataclass(slots=True)
+class ChainsLookedUp:
+    """`tiers`: per chain, as in LookedUp. `hit_tokens`: of the hit that all of the chains support."""
+
+    tiers: list[U8Array]
+    hit_tokens: int
     below_bytes: int
 
 
@@ -540,8 +557,9 @@ class Planned:
 
 
 Reply = (
-    Done | SequenceOpened | LookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared | BorrowedSlot
-    | PolicySet | OccupancyReply | SharesReply | BlockPage | Explained | Planned | HintReply
+    Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed
+    | Cleared | BorrowedSlot | PolicySet | OccupancyReply | SharesReply | BlockPage | Explained | Planned
+    | HintReply
 )
 
 

@@ -15,10 +15,12 @@ from tierd.core.messages import (
     Acquire,
     Acquired,
     AcquireReply,
+    ChainsLookedUp,
     Done,
     Ids,
     LookedUp,
     Lookup,
+    LookupChains,
     Outcomes,
     Presence,
     Priority,
@@ -28,23 +30,44 @@ from tierd.core.messages import (
     Tier,
 )
 from tierd.core.room import bring
-from tierd.core.sequences import begin_request, count_accesses, leading
+from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.sessions import HOLD_LEASE, Lease, Session
 from tierd.core.state import ARENA_TIERS, State, TierState
-from tierd_client.format import STATE_FILLING, I64Array, U64Array
+from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array
+from tierd_client.hits import hit_blocks, hit_tokens
 
 
 def lookup(state: State, command: Lookup) -> LookedUp:
+    rule = command.blocks.rule
     rows = state.find(command.blocks)
-    tiers = state.ready_tiers(rows)
-    readable = sum(1 << (tier.tier - 1) for tier in state.readable())
+    known = state.ready_tiers(rows)
+    tiers = known & state.reach()
     presence = np.full(len(rows), Presence.MISS, np.int8)
-    presence[tiers != 0] = Presence.BELOW
-    presence[(tiers & readable) != 0] = Presence.READY
-    reachable = (tiers & (7 if state.spill_up else 3)) != 0
-    hit = leading(reachable)
-    below = rows[:hit][presence[:hit] == Presence.BELOW]
-    return LookedUp(presence, tiers, hit, int(state.catalog.size[below].sum()))
+    presence[known != 0] = Presence.BELOW
+    presence[(tiers & _readable_bits(state)) != 0] = Presence.READY
+    hit = hit_blocks(tiers != 0, rule.tail)
+    needed = rule.needed(hit * rule.block_tokens)
+    return LookedUp(presence, tiers, hit, _bytes_below(state, rows[needed], tiers[needed]))
+
+
+def lookup_chains(state: State, command: LookupChains) -> ChainsLookedUp:
+    rows = [state.find(blocks) for blocks in command.chains]
+    tiers = [state.ready_tiers(of) & state.reach() for of in rows]
+    rules = [blocks.rule for blocks in command.chains]
+    tokens = hit_tokens([(of != 0, rule) for of, rule in zip(tiers, rules, strict=True)])
+    chains = zip(rows, tiers, (rule.needed(tokens) for rule in rules), strict=True)
+    below = sum(_bytes_below(state, one[needed], of[needed]) for one, of, needed in chains)
+    return ChainsLookedUp(tiers, tokens, below)
+
+
+def _readable_bits(state: State) -> int:
+    return sum(1 << (tier.tier - 1) for tier in state.readable())
+
+
+def _bytes_below(state: State, rows: I64Array, tiers: U8Array) -> int:
+    """Bytes of those of these blocks that must come up before they can be read."""
+    below = rows[(tiers & _readable_bits(state)) == 0]
+    return int(state.catalog.size[below].sum())
 
 
 def acquire(state: State, command: Acquire) -> AcquireReply:

@@ -10,11 +10,11 @@ from tierd.core.catalog import FLAG_UNIT
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import prefer, say_next
-from tierd.core.masks import every
 from tierd.core.messages import CloseSequence, Done, Observe, Observed, OpenSequence, SequenceOpened
 from tierd.core.state import State, split
 from tierd.core.underway import Report, Sequence
 from tierd_client.format import I64Array, U8Array
+from tierd_client.hits import hit_blocks
 
 MOST_MASS = 1.0 + 1e-3
 """Attention over the blocks of a sequence sums to at most 1; the rest is rounding."""
@@ -42,13 +42,8 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
         state.awaited[identity] = state.awaited.get(identity, 0) + 1
     state.link(blocks, rows)
     rows[state.foreign(blocks, rows)] = NO_ROW
-    tiers = state.ready_tiers(rows)
-    return SequenceOpened(state.clock.step, tiers, leading(tiers != 0))
-
-
-def leading(present: NDArray[np.bool_]) -> int:
-    """Length of the leading run of True."""
-    return len(present) if every(present) else int(np.argmin(present))
+    tiers = state.ready_tiers(rows) & state.reach()
+    return SequenceOpened(state.clock.step, tiers, hit_blocks(tiers != 0, blocks.rule.tail))
 
 
 def close_sequence(state: State, command: CloseSequence) -> Done:

@@ -273,6 +273,11 @@ class State:
         bits[rows == NO_ROW] = 0
         return bits
 
+    def reach(self) -> np.uint8:
+        """Bits of the tiers that can be reached: what lies only in a spill tier that is down is known, but no
+        hit."""
+        return np.uint8(7 if self.spill_up else 3)
+
     # --- pins ---------------------------------------------------------------------------------------
 
     def pin(self, rows: I64Array, count: int = 1) -> None:
@@ -441,8 +446,9 @@ class State:
     # --- chains -------------------------------------------------------------------------------------
 
     def link(self, blocks: Ids, rows: I64Array) -> None:
-        """Sets the parents of those ids of a chain that have rows."""
-        if not blocks.chain:
+        """Sets the parents of those ids of a chain that have rows. Where a hit can do without the start of the
+        chain no block needs the one before it, and none is kept for its sake."""
+        if not blocks.chain or not blocks.rule.whole:
             return
         before = self._rows_before(blocks, rows)
         known = (rows != NO_ROW) & (before != NO_ROW)
@@ -460,8 +466,8 @@ class State:
         return before
 
     def ancestors(self, blocks: Ids) -> I64Array:
-        """Rows of the chain before ids[0], the nearest first, as far as they are known."""
-        if not blocks.chain:
+        """Rows of the chain before ids[0], the nearest first, as far as they are known and linked."""
+        if not blocks.chain or not blocks.rule.whole:
             return np.empty(0, np.int64)
         row = int(self.catalog.find(blocks.before()[:1])[0])
         rows: list[int] = []

@@ -5,13 +5,14 @@ Numbers of the enums are those of the wire.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierd_client.format import U8Array
+from tierd_client.hits import PREFIX, HitRule
 
 OutcomeArray = NDArray[np.int8]
 
@@ -111,7 +112,7 @@ class Ids:
 
     In a chain, ids[0] has `position` and `parent`, and each id is the parent of the next. `some`: these are
     only some of a chain, with the offsets of each from `position`, and the identity before each (zeros: none).
-    `whole`: all that the request named of which these are the rest.
+    `whole`: all that the request named of which these are the rest. `rule`: what a hit of the group is.
     """
 
     namespace: int
@@ -122,6 +123,7 @@ class Ids:
     parent: bytes | None = None
     some: tuple[NDArray[np.int64], U8Array] | None = None
     whole: U8Array | None = None
+    rule: HitRule = PREFIX
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -147,6 +149,6 @@ class Ids:
         ids = np.ascontiguousarray(self.ids[indices])
         whole = self.ids if self.whole is None else self.whole
         if not self.chain:
-            return Ids(self.namespace, self.group, ids, False, self.position, whole=whole)
+            return replace(self, ids=ids, whole=whole)
         some = (self.positions()[indices] - self.position, np.ascontiguousarray(self.before()[indices]))
-        return Ids(self.namespace, self.group, ids, True, self.position, None, some, whole)
+        return replace(self, ids=ids, parent=None, some=some, whole=whole)

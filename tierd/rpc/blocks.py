@@ -72,6 +72,11 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         return convert.lookup_response(reply, self._service.ready_in_ms(reply.below_bytes))
 
     @answers_errors
+    async def LookupChains(self, request: Any, context: Any) -> Any:
+        reply = self._service.lookup_chains(convert.chains(request.chains, self._service.about.max_ids))
+        return convert.lookup_chains_response(reply, self._service.ready_in_ms(reply.below_bytes))
+
+    @answers_errors
     async def Reserve(self, request: Any, context: Any) -> Any:
         tier = convert.arena_tier(request.tier, "tier")
         reply = await self._service.reserve(

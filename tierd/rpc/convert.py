@@ -33,6 +33,8 @@ PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
 PAGE_TOKEN_BYTES_MAX = 64
 OLDER_THAN_S_MAX = 1e9
 POSITION_MAX = 2**32 - 1
+CHAINS_MAX = 1024
+"""Chains of one LookupChains: each costs some microseconds, whatever its length."""
 RECORD_IDS_MAX = 10_000
 """Ids of one Describe or Explain: so many records fit a message."""
 
@@ -71,6 +73,20 @@ def block_ids(blocks: pb.BlockIds, max_ids: int) -> m.Ids:
         raise InvalidInput("blocks.position", f"{blocks.position} leaves no positions for {len(ids)} blocks")
     parent = blocks.parent or None
     return m.Ids(blocks.namespace, blocks.group, ids, blocks.chain, blocks.position, parent)
+
+
+def chains(each: Sequence[pb.BlockIds], max_ids: int) -> list[m.Ids]:
+    """The field `chains` of a request."""
+    if not 1 <= len(each) <= CHAINS_MAX:
+        raise InvalidInput("chains", f"{len(each)} chains, not 1 to {CHAINS_MAX}")
+    found = [block_ids(blocks, max_ids) for blocks in each]
+    alone = [index for index, blocks in enumerate(found) if not blocks.chain]
+    if alone:
+        raise InvalidInput("chains", f"number {alone[0]} is no chain but free-standing blocks (chain is false)")
+    total = sum(map(len, found))
+    if total > max_ids:
+        raise InvalidInput("chains", f"{total} identities in all, more than {max_ids}")
+    return found
 
 
 def session(number: int) -> int:
@@ -264,6 +280,13 @@ def lookup_response(reply: m.LookedUp, ready_in_ms: int) -> pb.LookupResponse:
     return pb.LookupResponse(
         presence=reply.presence.tolist(), tiers=reply.tiers.astype(np.uint8).tobytes(),
         hit_blocks=reply.hit_blocks, ready_in_ms=min(ready_in_ms, 2**32 - 1),
+    )
+
+
+def lookup_chains_response(reply: m.ChainsLookedUp, ready_in_ms: int) -> pb.LookupChainsResponse:
+    return pb.LookupChainsResponse(
+        tiers=[tiers.tobytes() for tiers in reply.tiers], hit_tokens=reply.hit_tokens,
+        ready_in_ms=min(ready_in_ms, 2**32 - 1),
     )
 
 

@@ -236,6 +236,22 @@ class LookupResponse(_message.Message):
     ready_in_ms: int
     def __init__(self, presence: _Optional[_Iterable[_Union[Presence, str]]] = ..., tiers: _Optional[bytes] = ..., hit_blocks: _Optional[int] = ..., ready_in_ms: _Optional[int] = ...) -> None: ...
 
+class LookupChainsRequest(_message.Message):
+    __slots__ = ("chains",)
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
+    chains: _containers.RepeatedCompositeFieldContainer[BlockIds]
+    def __init__(self, chains: _Optional[_Iterable[_Union[BlockIds, _Mapping]]] = ...) -> None: ...
+
+class LookupChainsResponse(_message.Message):
+    __slots__ = ("tiers", "hit_tokens", "ready_in_ms")
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    READY_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    tiers: _containers.RepeatedScalarFieldContainer[bytes]
+    hit_tokens: int
+    ready_in_ms: int
+    def __init__(self, tiers: _Optional[_Iterable[bytes]] = ..., hit_tokens: _Optional[int] = ..., ready_in_ms: _Optional[int] = ...) -> None: ...
+
 class ReserveRequest(_message.Message):
     __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms")
     SESSION_FIELD_NUMBER: _ClassVar[int]

@@ -54,6 +54,11 @@ class BlocksStub:
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.LookupRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_blocks__pb2.LookupResponse.FromString,
                 _registered_method=True)
+        self.LookupChains = channel.unary_unary(
+                '/tierd.v1.Blocks/LookupChains',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.LookupChainsRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.LookupChainsResponse.FromString,
+                _registered_method=True)
         self.Reserve = channel.unary_unary(
                 '/tierd.v1.Blocks/Reserve',
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.ReserveRequest.SerializeToString,
@@ -145,6 +150,14 @@ class BlocksServicer:
 
     def Lookup(self, request, context):
         """Says where blocks are. Changes nothing, counts as no access.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LookupChains(self, request, context):
+        """Lookup of a whole prompt: the chains of its groups, and of all ranks of a model, and how much of it all of
+        them can give back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -256,6 +269,11 @@ def add_BlocksServicer_to_server(servicer, server):
                     servicer.Lookup,
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.LookupRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_blocks__pb2.LookupResponse.SerializeToString,
+            ),
+            'LookupChains': grpc.unary_unary_rpc_method_handler(
+                    servicer.LookupChains,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.LookupChainsRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.LookupChainsResponse.SerializeToString,
             ),
             'Reserve': grpc.unary_unary_rpc_method_handler(
                     servicer.Reserve,
@@ -426,6 +444,33 @@ class Blocks:
             '/tierd.v1.Blocks/Lookup',
             tierd_dot_v1_dot_blocks__pb2.LookupRequest.SerializeToString,
             tierd_dot_v1_dot_blocks__pb2.LookupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LookupChains(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/LookupChains',
+            tierd_dot_v1_dot_blocks__pb2.LookupChainsRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.LookupChainsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tierd.app import namespaces
-from tierd.app.namespaces import Namespaces
+from tierd.app.namespaces import Namespaces, Place
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
+from tierd_client.hits import HitRule
 from tierd_client.layout import Group, Layout, Part
 
 
@@ -33,7 +34,7 @@ def test_numbers_are_stable_over_restarts(path: Path) -> None:
     assert numbers == [1, 2, 3]
     again = Namespaces(path)
     assert [register(again, layout(model)) for model in "abc"] == numbers
-    assert (again.name_of(2), again.block_bytes(2, 0), len(again)) == ("b", 4096, 3)
+    assert (again.name_of(2), again.place(2, 0).block_bytes, len(again)) == ("b", 4096, 3)
     assert again.fingerprint_of(3) == layout("c").fingerprint
 
 
@@ -115,20 +116,46 @@ def test_other_schema_version(path: Path) -> None:
         Namespaces(path).register(layout().canonical(), layout().fingerprint, "", 2)
 
 
+HYBRID = (
+    Group("kv", 16, (Part("k", "uint8", (64,)),)),
+    Group("swa", 16, (Part("k", "uint8", (32,)),), "window", 72),
+    Group("state", 64, (Part("s", "uint8", (8,)),), "boundary", replicated=True),
+)
+
+
 def test_groups(path: Path) -> None:
-    """A group that is not there, or whose rule is not served, is malformed and named."""
-    served = Group("kv", 16, (Part("k", "uint8", (64,)),))
-    unserved = Group("swa", 16, (Part("k", "uint8", (32,)),), "window", 64)
+    """Each group has its rule in blocks and its size; one that is not there is malformed and named."""
     registry = Namespaces(path)
-    register(registry, Layout.of_groups([served, unserved]))
-    assert registry.block_bytes(1, 0) == 64
-    assert registry.get(1).block_bytes() == [64, 32]
-    with pytest.raises(InvalidInput, match=r"1 \('swa'\) has rule 'window', which is not served yet"):
-        registry.block_bytes(1, 1)
-    with pytest.raises(InvalidInput, match=r"group: 2, but namespace 1 has 2 group"):
-        registry.block_bytes(1, 2)
+    register(registry, Layout.of_groups(HYBRID))
+    assert registry.place(1, 0) == Place(1, HitRule(16), 64)
+    assert registry.place(1, 1) == Place(1, HitRule(16, tail=5), 32)
+    assert registry.place(1, 2) == Place(1, HitRule(64, tail=1), 8)
+    assert registry.get(1).block_bytes() == [64, 32, 8]
+    with pytest.raises(InvalidInput, match=r"group: 3, but namespace 1 has 3 group"):
+        registry.place(1, 3)
     with pytest.raises(NotFound, match="namespace 9"):
-        registry.block_bytes(9, 0)
+        registry.place(9, 0)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_replicated_groups_have_one_home(path: Path, order: tuple[int, ...]) -> None:
+    """Blocks of a replicated group belong to TP rank 0's namespace whichever rank comes first; others to their
+    own rank's. The next daemon knows it as well."""
+    layouts = [Layout.of_groups(HYBRID, tp_rank=rank, tp_size=3) for rank in range(3)]
+    first = Namespaces(path)
+    numbers = {rank: register(first, layouts[rank]) for rank in order}
+    for registry in (first, Namespaces(path)):
+        assert len(registry) == 3
+        for rank, number in numbers.items():
+            assert [registry.place(number, group).namespace for group in range(3)] == [number, number, numbers[0]]
+            assert registry.fingerprint_of(numbers[0]) == layouts[rank].group_fingerprint(2)
+
+
+def test_layouts_without_replicated_groups_register_alone(path: Path) -> None:
+    """A rank whose groups are all its own makes no other rank's namespace."""
+    registry = Namespaces(path)
+    register(registry, layout().replace(tp_rank=3, tp_size=8))
+    assert len(registry) == 1
 
 
 def test_numbers_run_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

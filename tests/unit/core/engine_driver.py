@@ -82,7 +82,10 @@ class Driver:
         return [m.Reserved(outcome) for outcome in reply.outcomes.tolist()]
 
     def acquire(self, numbers: Sequence[int], sequence: str = "") -> m.AcquireReply:
-        reply = self.step(m.Acquire(SESSION, ids_of(numbers), sequence))
+        return self.acquire_ids(ids_of(numbers), sequence)
+
+    def acquire_ids(self, blocks: m.Ids, sequence: str = "") -> m.AcquireReply:
+        reply = self.step(m.Acquire(SESSION, blocks, sequence))
         assert isinstance(reply, m.AcquireReply)
         return reply
 
