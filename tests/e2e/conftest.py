@@ -21,6 +21,16 @@ def daemon() -> Iterator[StartDaemon]:
     Each has directories of its own unless `beside=other` is given. All are killed at the end, and their logs
     printed, so that a failure shows them.
     """
+    yield from _daemons()
+
+
+@pytest.fixture(scope="module")
+def module_daemon() -> Iterator[StartDaemon]:
+    """As `daemon`, for daemons that the tests of a module share."""
+    yield from _daemons()
+
+
+def _daemons() -> Iterator[StartDaemon]:
     made: list[ServeProcess] = []
     directories: list[Path] = []
 
