@@ -150,14 +150,14 @@ def fail_over(group: Group, lose: Callable[[ExternalValkey], object]) -> Externa
     return lost
 
 
-@pytest.mark.parametrize("lose", [ExternalValkey.stop, ExternalValkey.freeze], ids=["killed", "frozen"])
-def test_lost_primary(group: Group, lose: Callable[[ExternalValkey], None]) -> None:
-    """When a primary is lost under load no call passes its deadline and no byte is wrong, and once its replica has
-    taken its place all blocks can be stored and read again."""
+def test_frozen_primary(group: Group) -> None:
+    """When a primary hangs under load no call passes its deadline and no byte is wrong, and once its replica has
+    taken its place all blocks can be stored and read again, also while the old primary comes back as what it was.
+    (One that is killed: e2e/test_failover.py.)"""
     store = new_store(group.url)
     with under_load(store):
         await_success(store, BACK_WITHIN_S)
-        lost = fail_over(group, lose)
+        lost = fail_over(group, ExternalValkey.freeze)
         await_success(store, BACK_WITHIN_S)
         group.bring_back(lost)
         group.wait_whole()
