@@ -20,7 +20,9 @@ from tierd.core.errors import TierdError
 from tierd.settings import Settings
 
 ENV_PREFIX = "TIERD_"
-NOT_SETTINGS = re.compile(r"TIERD_(ADDRESS|CONFIG|TRACES|SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
+NOT_SETTINGS = re.compile(
+    "TIERD_(ADDRESS|TOKEN_FILE|ROOTS_FILE|CLIENT_(CERT|KEY)_FILE|CONFIG|TRACES|SERVICE_(HOST|PORT.*)|PORT(_.*)?)"
+)
 """Variables with the prefix that are none: the client's, the tests', and those that Kubernetes sets in every
 pod beside a service called tierd."""
 

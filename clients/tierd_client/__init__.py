@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from tierd_client.catalog import CatalogReader
     from tierd_client.chains import ChainsHit
     from tierd_client.client import AsyncClient, Client
+    from tierd_client.credentials import Tls
     from tierd_client.errors import (
+        AccessDenied,
         BrokenPeer,
         ClientClosed,
         ConnectFailed,
@@ -46,10 +48,11 @@ _HOMES = {
     "catalog": ("CatalogReader",),
     "chains": ("ChainsHit",),
     "client": ("AsyncClient", "Client"),
+    "credentials": ("Tls",),
     "errors": (
-        "BrokenPeer", "ClientClosed", "ConnectFailed", "FailedPrecondition", "ForkedClientError",
-        "InvalidArgument", "LimitReached", "NotFound", "SharedMemoryUnavailable", "TierdClientError",
-        "TimedOut", "Unavailable",
+        "AccessDenied", "BrokenPeer", "ClientClosed", "ConnectFailed", "FailedPrecondition",
+        "ForkedClientError", "InvalidArgument", "LimitReached", "NotFound", "SharedMemoryUnavailable",
+        "TierdClientError", "TimedOut", "Unavailable",
     ),
     "identity": ("Identities", "chain_ids", "plain_ids"),
     "layout": ("Group", "Layout", "Part"),
@@ -64,12 +67,12 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without running it
-    "AcquireOutcome", "AsyncClient", "AsyncLease", "AsyncNamespace", "AsyncSequence", "BrokenPeer",
-    "CatalogReader", "ChainsHit", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome",
+    "AccessDenied", "AcquireOutcome", "AsyncClient", "AsyncLease", "AsyncNamespace", "AsyncSequence",
+    "BrokenPeer", "CatalogReader", "ChainsHit", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome",
     "FailedPrecondition", "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease",
     "LimitReached", "LookupResult", "Namespace", "NotFound", "Part", "Presence", "PutOutcome",
     "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable", "Tier", "TierdClientError", "Tiers",
-    "TimedOut", "Unavailable", "chain_ids", "plain_ids",
+    "TimedOut", "Tls", "Unavailable", "chain_ids", "plain_ids",
 ]
 
 

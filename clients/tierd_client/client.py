@@ -27,6 +27,7 @@ from typing import Literal, Self, TypeVar
 from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
 from tierd_client.chains import ChainsHit
 from tierd_client.connection import Connection
+from tierd_client.credentials import Credentials, Tls
 from tierd_client.errors import InvalidArgument
 from tierd_client.identity import Identities
 from tierd_client.layout import Layout
@@ -49,12 +50,14 @@ class BaseClient:
     def __init__(
         self, target: str, *, name: str = "", connect_timeout_s: float = 2.0, rpc_timeout_s: float = 5.0,
         shared_memory: Literal["auto", "never", "require"] = "auto", verify_reads: bool = False,
+        token: str = "", tls: Tls | None = None,
     ) -> None:
         """`target`: "unix:///path/tierd.sock" or "host:port". `name`: who it is, in the daemon's listings.
 
         `rpc_timeout_s`: what any RPC may take beyond the wait that it asks for. `shared_memory`: `auto` maps
         where it can, `require` raises SharedMemoryUnavailable where it cannot. `verify_reads`: also compare
-        what is read from shared memory with its checksum. ConnectFailed when no daemon answers.
+        what is read from shared memory with its checksum. `token`, `tls`: for TCP, where the daemon wants a bearer
+        token and has a certificate. ConnectFailed when no daemon answers, AccessDenied when it wants another token.
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
@@ -62,7 +65,7 @@ class BaseClient:
         self.sequences = Sequences()
         self.connection = Connection(
             target, client_name=name, connect_timeout_s=connect_timeout_s, rpc_timeout_s=rpc_timeout_s,
-            shared_memory=shared_memory, on_session=self._reopen)
+            shared_memory=shared_memory, on_session=self._reopen, credentials=Credentials(token, tls))
         self._made()
 
     def _made(self) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tierd_client.credentials import Credentials
 from tierd_client.deadline import Deadline
 from tierd_client.errors import (
     ClientClosed,
@@ -44,7 +45,7 @@ class Connection:
 
     def __init__(
         self, target: str, *, client_name: str, connect_timeout_s: float, rpc_timeout_s: float,
-        shared_memory: str, on_session: Callable[[Session], None],
+        shared_memory: str, on_session: Callable[[Session], None], credentials: Credentials,
     ) -> None:
         """Connects with the first call. `on_session` is called with each new session before anyone sees it."""
         self.target = target
@@ -53,6 +54,7 @@ class Connection:
         self._connect_timeout_s = connect_timeout_s
         self._shared_memory = shared_memory
         self._on_session = on_session
+        self._credentials = credentials
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
@@ -162,7 +164,7 @@ class Connection:
             limit_s = min(limit_s, RETRY_CONNECT_S)
         within = Deadline(min(limit_s, deadline.left_s()))
         try:
-            session = Session(self.target, self._client_name, self.rpc_timeout_s, within)
+            session = Session(self.target, self._client_name, self.rpc_timeout_s, within, self._credentials)
         except Unavailable:
             self._failed_at = time.monotonic()
             raise

@@ -4,6 +4,7 @@
     ├── InvalidArgument       (ValueError)       a malformed argument: names it
     ├── NotFound              (LookupError)      no such namespace, lease or sequence
     ├── FailedPrecondition                       right in form, wrong now: stale epoch, layout mismatch
+    │   └── AccessDenied                         the token is missing, unknown, or does not allow the call
     ├── LimitReached                             a named limit of the daemon
     ├── Unavailable           (ConnectionError)  the daemon is down, starting, stopping, or a tier is off
     │   └── ConnectFailed                        no daemon answered within the connect timeout
@@ -32,6 +33,10 @@ class NotFound(TierdClientError, LookupError):
 
 
 class FailedPrecondition(TierdClientError):
+    pass
+
+
+class AccessDenied(FailedPrecondition):
     pass
 
 
@@ -73,8 +78,8 @@ STATUS_ERRORS: dict[str, type[TierdClientError]] = {
     "NOT_FOUND": NotFound,
     "ALREADY_EXISTS": FailedPrecondition,
     "FAILED_PRECONDITION": FailedPrecondition,
-    "PERMISSION_DENIED": FailedPrecondition,
-    "UNAUTHENTICATED": FailedPrecondition,
+    "PERMISSION_DENIED": AccessDenied,
+    "UNAUTHENTICATED": AccessDenied,
     "RESOURCE_EXHAUSTED": LimitReached,
     "UNAVAILABLE": Unavailable,
     "CANCELLED": Unavailable,

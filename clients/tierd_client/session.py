@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 
 from tierd_client.calls import Call, Stream, translated
+from tierd_client.credentials import Credentials
 from tierd_client.deadline import Deadline
 from tierd_client.errors import (
     BrokenPeer,
@@ -65,7 +66,9 @@ class Registered:
 class Session:
     """An open session. Thread-safe; `call` is the only way to the wire."""
 
-    def __init__(self, target: str, client_name: str, rpc_timeout_s: float, deadline: Deadline) -> None:
+    def __init__(
+        self, target: str, client_name: str, rpc_timeout_s: float, deadline: Deadline, credentials: Credentials,
+    ) -> None:
         """Connects and waits for the daemon's first word. Raises ConnectFailed when none comes in time."""
         self.rpc_timeout_s = rpc_timeout_s
         self.ended = threading.Event()
@@ -78,7 +81,7 @@ class Session:
         self._heard = threading.Event()
         self._heard_at = time.monotonic()
         self._failure: TierdClientError | None = None
-        self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self._channel = credentials.open_channel(target, _CHANNEL_OPTIONS)
         self._blocks: Any = blocks_pb2_grpc.BlocksStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
         self.info: Any = None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -15,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tierd.places import default_address
-from tierd_client import Client
+from tierd_client import Client, Tls
 from tierd_client.admin import BlockFilter
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.outcomes import Tier
@@ -33,8 +35,27 @@ TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="How long to w
 
 
 def connect(address: str | None) -> Client:
-    """A client for control alone: it maps no memory. Raises ConnectFailed within two seconds."""
-    return Client(address or default_address(), name="tierd command line", shared_memory="never")
+    """A client for control alone: it maps no memory. Raises ConnectFailed within two seconds.
+
+    For TCP, files that the environment names: a token, authorities to believe the daemon's certificate (which
+    mean TLS), and a certificate of one's own with its key.
+    """
+    token, roots, certificate, key = map(_content, (
+        "TIERD_TOKEN_FILE", "TIERD_ROOTS_FILE", "TIERD_CLIENT_CERT_FILE", "TIERD_CLIENT_KEY_FILE",
+    ))
+    return Client(
+        address or default_address(), name="tierd command line", shared_memory="never",
+        token=(token or b"").decode().strip(), tls=Tls(roots, certificate, key) if roots or certificate else None,
+    )
+
+
+def _content(variable: str) -> bytes | None:
+    """Of the file that a variable of the environment names; None where it is not set."""
+    path = os.environ.get(variable)
+    try:
+        return Path(path).read_bytes() if path else None
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint=variable) from None
 
 
 _FILTER_OPTIONS: dict[str, tuple[Any, Any]] = {
