@@ -21,6 +21,7 @@ from tierd import cli
 from tierd.adapters import spill_redis
 from tierd.testing.serve import StartDaemon
 from tierd.testing.valkey import ExternalValkey
+from tierd.testing.valkey_groups import SentinelGroup, ValkeyCluster
 
 CAP_DAC_OVERRIDE, CAP_IPC_LOCK = 1, 14
 
@@ -203,7 +204,7 @@ def test_a_server_that_will_do(doctor: Doctor, server: StartValkey) -> None:
     """A server with enough memory that does not evict gives no finding, and no key is left on it."""
     one = server(maxmemory="4gb")
     found = doctor.run(spill=one.tcp_url)
-    assert not [check for check in found if check.startswith(("spill", "clock"))]
+    assert not spill_findings(found) and "clock" not in found
     assert one.run(b"DBSIZE") == 0
 
 
@@ -270,3 +271,27 @@ def test_a_server_that_is_full(doctor: Doctor, server: StartValkey) -> None:
     one = server(maxmemory="4mb")
     found = doctor.run(spill=one.unix_url, status=1)
     assert any(one["measured"].startswith("SET: OOM") for one in found["spill rights"])
+
+
+def test_each_server_of_a_cluster(doctor: Doctor, tmp_path: Path) -> None:
+    """Of a cluster every primary is asked, and the one that evicts is named."""
+    with ValkeyCluster(tmp_path, maxmemory="1gb") as cluster:
+        assert not spill_findings(doctor.run(spill=cluster.url))
+        evicting = cluster.primaries()[1]
+        evicting.run(b"CONFIG", b"SET", b"maxmemory-policy", b"allkeys-lru")
+        (finding,) = spill_findings(doctor.run(spill=cluster.url))
+        assert finding["check"] == "spill eviction" and str(evicting.port) in finding["measured"]
+        (finding,) = doctor.run(spill=evicting.tcp_url, status=1)["spill server"]
+        assert "redis+cluster://" in finding["advice"]
+
+
+def test_the_primary_under_sentinels(doctor: Doctor, tmp_path: Path) -> None:
+    """Under sentinels the primary is asked, by the sentinels' word."""
+    with SentinelGroup(tmp_path, maxmemory="4gb") as group:
+        assert not spill_findings(doctor.run(spill=group.url))
+        wrong = group.url.replace("/kv", "/other")
+        assert "other" in doctor.run(spill=wrong, status=1)["spill server"][0]["measured"]
+
+
+def spill_findings(found: dict[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+    return [one for check, group in found.items() for one in group if check.startswith("spill")]

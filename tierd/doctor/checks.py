@@ -221,6 +221,12 @@ def check_spill(facts: Facts) -> Iterator[Finding]:
             "correct spill (address, user, password, certificates) or bring the server up",
         )
         return
+    if any(node.clustered for node in spill.nodes) and "+cluster://" not in spill.place:
+        yield _error(
+            "spill server", f"{spill.place} is part of a cluster",
+            "write its URL as redis+cluster:// or rediss+cluster://: it has a part of the keys only",
+        )
+        return
     for node in spill.nodes:
         yield from _server(node)
     yield from _server_memory(spill.nodes, settings.spill_bytes_max)

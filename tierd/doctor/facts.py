@@ -57,14 +57,16 @@ class StateFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One server, by its own account; `version` is empty where the user may not ask. `skew_s`: its clock minus
-    ours, within the time of a round trip, None when it does not tell its time."""
+    """One server, by its own account; `version` is empty where the user may not ask. `clustered`: it is part of a
+    cluster. `skew_s`: its clock minus ours, within the time of a round trip, None when it does not tell its time.
+    """
 
     place: str
     product: str = ""
     version: tuple[int, ...] = ()
     maxmemory_bytes: int = 0
     policy: str = "noeviction"
+    clustered: bool = False
     skew_s: float | None = None
 
 

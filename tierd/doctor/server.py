@@ -87,6 +87,7 @@ def _node(place: str, answers: Sequence[Answer], asked_at: float) -> NodeFacts:
     return NodeFacts(
         place, product=product, version=_numbers(info.get(f"{product.lower()}_version", "")),
         maxmemory_bytes=int(info.get("maxmemory", "0")), policy=info.get("maxmemory_policy", "noeviction"),
+        clustered="cluster" in (info.get("server_mode"), info.get("redis_mode")),
         skew_s=int(told) / 1e6 - asked_at if told.isdecimal() else None,
     )
 

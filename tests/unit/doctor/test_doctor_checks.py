@@ -42,6 +42,7 @@ SPOILT: list[tuple[dict[str, Any], str, Severity, str]] = [
     ({"spill__nodes": (replace(NODE, maxmemory_bytes=9 * GIB),)}, "spill memory", Severity.WARNING, "to 10gb"),
     ({"spill__nodes": (replace(NODE, policy="allkeys-lru"),)}, "spill eviction", Severity.WARNING, "noeviction"),
     ({"spill__nodes": (replace(NODE, version=()),)}, "spill server", Severity.NOTE, "unknown"),
+    ({"spill__nodes": (replace(NODE, clustered=True),)}, "spill server", Severity.ERROR, "redis+cluster://"),
     ({"spill__refused": ("UNLINK: NOPERM",)}, "spill rights", Severity.ERROR, "{tierd:"),
     ({"spill__load_bytes_per_s": 8e6}, "spill speed", Severity.WARNING, "spill_timeout_ms"),
     ({"spill__nodes": (replace(NODE, skew_s=-3.0),)}, "clock", Severity.WARNING, "NTP"),
