@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import scalars
 from tierd.core.errors import LimitReached
 from tierd.core.hashindex import NO_ROW, HashIndex
 from tierd_client.format import (
@@ -59,6 +60,8 @@ class Catalog:
         self.namespace, self.group = column["namespace"], column["group"]
         self.position, self.size = column["position"], column["size"]
         self.parent, self.parent_birth = column["parent"], column["parent_birth"]
+        self._birth_at, self._parent_at = scalars(self.birth), scalars(self.parent)
+        self._parent_birth_at = scalars(self.parent_birth)
         self.checksum, self.flags = column["checksum"], column["flags"]
         self.state, self.address, self.generation = column["state"], column["address"], column["generation"]
         self.touches, self.last, self.wall = column["touches"], column["last"], column["wall"]
@@ -135,8 +138,8 @@ class Catalog:
 
     def parent_of(self, row: int) -> int:
         """As `parents`, for one row and many times faster."""
-        parent = int(self.parent.item(row))
-        return parent if parent >= 0 and self.birth.item(parent) == self.parent_birth.item(row) else NO_ROW
+        parent = int(self._parent_at[row])
+        return parent if parent >= 0 and self._birth_at[parent] == self._parent_birth_at[row] else NO_ROW
 
     def _rebuild_index(self) -> None:
         words = self.table.words

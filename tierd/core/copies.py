@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arena import Arena, slot_bytes, slots_of
+from tierd.core.arrays import some
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
-from tierd.core.masks import some
 from tierd.core.messages import Tier
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import indices
 from tierd.core.hashindex import HashIndex
-from tierd.core.masks import indices
 from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, words_of
 
 UNIT_BIT = np.uint32(1 << 31)

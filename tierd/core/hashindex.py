@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import scalars
 from tierd_client.format import (
     BUCKET_EMPTY,
     BUCKET_TOMBSTONE,
@@ -34,8 +35,8 @@ class HashIndex:
         self.buckets, self.words, self.salt = buckets, words, salt
         self.mask = len(buckets) - 1
         self.tombstones = 0
-        self._scalar: Any = memoryview(buckets)  # type: ignore[arg-type]
-        self._words: Any = memoryview(words.reshape(-1))  # type: ignore[arg-type]
+        self._scalar: Any = scalars(buckets)
+        self._words: Any = scalars(words.reshape(-1))
 
     @classmethod
     def private(cls, words: U64Array) -> HashIndex:

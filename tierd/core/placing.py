@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import every, indices, some
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import introduce, prefer
-from tierd.core.masks import every, indices, some
 from tierd.core.messages import (
     Abort,
     Aborted,
@@ -177,8 +177,9 @@ def _written(
     taken = {place: open_.pop(number) for place, number in enumerate(generations.tolist()) if number in open_}
     places = np.array(list(taken), np.int64)
     tiers, rows, holds = np.array(list(taken.values()), np.int64).reshape(-1, 3).T
-    mine = (tiers == tier.tier) & (state.catalog.words[rows] == words_of(ids)[places]).all(axis=1)
-    if not every(mine):
+    same = state.catalog.words[rows] == words_of(ids)[places]
+    if not every(same) or not every(tiers == tier.tier):
+        mine = (tiers == tier.tier) & same.all(axis=1)
         open_.update({int(generations[place]): taken[place] for place in places[~mine].tolist()})
         places, rows, holds = places[mine], rows[mine], holds[mine]
     state.sessions.unhold(session, holds)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import indices
 from tierd.core.errors import InvalidInput, NotFound
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import prefer
-from tierd.core.masks import indices
 from tierd.core.messages import (
     Acquire,
     Acquired,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tierd.core import statistics
 from tierd.core.arena import slot_bytes
+from tierd.core.arrays import scalars, some
 from tierd.core.catalog import Catalog
 from tierd.core.clock import Clock
 from tierd.core.copies import TierCopies
@@ -22,7 +23,6 @@ from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
 from tierd.core.ghosts import Ghosts
 from tierd.core.hashindex import NO_ROW
-from tierd.core.masks import some
 from tierd.core.messages import Effect, Ids, Tier, Unlink
 from tierd.core.policy.base import Moment, Policy
 from tierd.core.policy.registry import parse
@@ -163,7 +163,7 @@ class _Protection:
         return bool(held or (self.kept is not None and self.kept[row]))
 
     def many(self, rows: I64Array) -> NDArray[np.bool_]:
-        barred: NDArray[np.bool_] = (self.pins[rows] > 0) | (self.leases[rows] > 0) | (self.moves[rows] > 0)
+        barred: NDArray[np.bool_] = (self.pins[rows] | self.leases[rows] | self.moves[rows]) != 0
         if self.kept is not None:
             barred |= self.kept[rows] != 0
         return barred
@@ -512,7 +512,7 @@ class State:
 
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""
-        catalog, children = self.catalog, tier.children
+        catalog, children, out = self.catalog, scalars(tier.children), tier.victims.out
         # Without leaf_only a parent may go before its child: then it is chosen already, and waits for nothing.
         leaf_only = self.policy.common.leaf_only
 
@@ -520,8 +520,8 @@ class State:
             parent = catalog.parent_of(row)
             if parent == NO_ROW:
                 return
-            children[parent] -= 1
-            if leaf_only and children[parent] == 0 and tier.victims.out[parent]:
+            left = children[parent] = children[parent] - 1
+            if leaf_only and not left and out[parent]:
                 tier.victims.put_back(np.array([parent], np.int64))
 
         chosen = tier.victims.choose(count, self.moment(tier), self.protection(tier), departed)

@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import every, indices, scalars, some
 from tierd.core.catalog import Catalog
-from tierd.core.masks import every, indices, some
 from tierd.core.policy.base import CLASS_BITS, Moment, Policy
 from tierd.core.standing import standings
 from tierd.core.statistics import StatsOf
@@ -73,10 +73,12 @@ class _Rows:
     def __init__(self, catalog: Catalog, children: NDArray[np.int32] | None) -> None:
         self.catalog = catalog
         self.children = children
+        self.children_at = None if children is None else scalars(children)
         """Children of each row that are still in the tier; None when any block may go before them."""
         self.token = np.zeros(catalog.capacity, np.uint32)
         """Moves with each insertion of the row, modulo 2^32."""
         self.member = np.zeros(catalog.capacity, bool)
+        self._token_at, self._member_at = scalars(self.token), scalars(self.member)
         self.out = np.zeros(catalog.capacity, bool)
         self.members = 0
 
@@ -91,7 +93,7 @@ class _Rows:
 
     def valid(self, row: int, token: int) -> bool:
         """Whether an entry still stands for its row."""
-        return bool(self.token[row] == token and self.member[row])
+        return bool(self._token_at[row] == token and self._member_at[row])
 
     def all_valid(self, rows: I64Array, tokens: TokenArray) -> NDArray[np.bool_]:
         """As `valid`, for many."""
@@ -406,7 +408,7 @@ class ClassLists:
 
     def _take_run(self, at: int, run: list[int], chosen: list[int], departed: Departed) -> None:
         """Takes rows that go one after the other, unless one that goes makes another class uncertain."""
-        children, found = self._rows.children, self._lists[at]
+        children, found = self._rows.children_at, self._lists[at]
         late, count = found.drop_late(run[0]), 0
         for row in run:
             count += 1

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tierd.core.masks import every
+from tierd.core.arrays import every
 from tierd.core.policy.base import (
     MOST_TOUCHES,
     Common,
