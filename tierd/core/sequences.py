@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core import statistics
-from tierd.core.arrays import every
 from tierd.core.catalog import FLAG_UNIT
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
 from tierd.core.hashindex import NO_ROW
