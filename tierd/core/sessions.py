@@ -44,7 +44,6 @@ class Session:
 
 class Sessions:
     def __init__(self, table: Table, max_held: int) -> None:
-        self.table = table
         column = table.columns
         self.number: U64Array = column["session"]
         self.pid: NDArray[np.uint32] = column["pid"]
