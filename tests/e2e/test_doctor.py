@@ -130,13 +130,17 @@ def test_a_machine_that_will_do(doctor: Doctor) -> None:
 
 
 def test_shared_memory_of_a_container(doctor: Doctor) -> None:
-    """A shm_dir of 64 MiB, as docker gives, is found too small for 64 MiB of blocks and their tables."""
+    """A shm_dir of 64 MiB, as docker gives, is found too small for 64 MiB of blocks and their tables, and is too
+    small for the daemon."""
     inside = ["unshare", "--mount", "sh", "-c", ON_SMALL_MOUNT, "sh", str(doctor.shm_dir)]
     if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this user may not mount")
     (finding,) = doctor.run(*inside, status=1)["shared memory"]
     assert finding["severity"] == "error" and f"{64 << 20:,} in all" in finding["measured"]
     assert "--shm-size=1g" in finding["advice"] and "emptyDir" in finding["advice"]
+    serve = [sys.executable, "-m", "tierd.cli", "serve", *doctor.words()[2:]]
+    done = subprocess.run([*inside, *serve], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "host_bytes" in done.stderr
 
 
 def test_more_than_the_machine_has(doctor: Doctor) -> None:
@@ -186,6 +190,7 @@ def test_beside_a_running_daemon(daemon: StartDaemon) -> None:
 def test_wrong_settings(doctor: Doctor) -> None:
     """A setting that `serve` would refuse is refused by name, with the status of wrong usage."""
     assert "host_bytes" in run_here(doctor.words(host_bytes="10"), 2)[1]
+    assert "policy" in run_here(doctor.words(policy="fifo"), 2)[1]
 
 
 def test_for_people(doctor: Doctor) -> None:
@@ -195,6 +200,25 @@ def test_for_people(doctor: Doctor) -> None:
     assert {line.split()[0] for line in lines} <= {"ok", "note", "warning", "error"}
     errors = sum(line.startswith("error") for line in lines)
     assert errors and counts.startswith(f"error: {errors}, warning: ")
+
+
+def test_secrets_of_others(doctor: Doctor, tmp_path: Path) -> None:
+    """A file of settings with a password, and a file of tokens, are found when others can read them; a file of
+    tokens without a token is an error."""
+    config, tokens = tmp_path / "tierd.toml", tmp_path / "tokens"
+    config.write_text('spill_prefix = "x"\n')
+    tokens.write_text("0123456789abcdef\n")
+    config.chmod(0o644)
+    tokens.chmod(0o600)
+    assert "secrets" not in doctor.run(config=config, data_token_file=tokens)
+    config.write_text('spill = "redis://kv:geheim@127.0.0.1:1/0"\n')
+    tokens.chmod(0o640)
+    findings = doctor.run(config=config, data_token_file=tokens)["secrets"]
+    assert [one["severity"] for one in findings] == ["warning", "warning"]
+    assert str(config) in findings[1]["measured"] and str(tokens) in findings[0]["measured"]
+    tokens.write_text("short\n")
+    (finding, *_) = doctor.run(config=config, data_token_file=tokens, status=1)["secrets"]
+    assert finding["severity"] == "error" and "data_token_file" in finding["measured"]
 
 
 # --- the spill server -----------------------------------------------------------------------------------

@@ -14,9 +14,12 @@ from tierd.config import SettingsError, load
 from tierd.console.answers import print_json
 from tierd.console.link import AsJson
 from tierd.console.serve import setting_parameters
+from tierd.core.errors import InvalidInput
+from tierd.core.policy.registry import parse
 from tierd.doctor.checks import Finding, Severity, examine
 from tierd.doctor.facts import CudaFacts, Facts, SpillFacts
 from tierd.doctor.machine import look_at_machine, look_at_shm, look_at_state
+from tierd.doctor.secrets import look_at_secrets
 from tierd.settings import Settings
 
 PROCESS_BYTES = 256 << 20
@@ -28,14 +31,16 @@ CUDA_PROCESS_BYTES = 2 << 30
 def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Whether this machine has what `tierd serve` needs: memory, limits, directories, the spill server, the GPU.
 
-    Takes the settings of `serve`, from flags, TIERD_* variables and the file alike, and changes nothing. One
-    finding a line: ok, note, warning or error; what was measured; what to do. Exits 1 when there is an error.
+    Takes the settings of `serve`, from flags, TIERD_* variables and the file alike, and changes nothing. Run it as
+    the daemon's user: limits and rights are those of whoever asks. One finding a line: ok, note, warning or error;
+    what was measured; what to do. Exits 1 when there is an error.
     """
     try:
         settings = load(flags, os.environ, config)
-    except SettingsError as error:
+        parse(settings.policy)
+    except (SettingsError, InvalidInput) as error:
         raise typer.BadParameter(str(error)) from None
-    findings = examine(gather(settings))
+    findings = examine(gather(settings, config))
     if as_json:
         print_json(findings)
     else:
@@ -44,8 +49,8 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
         raise typer.Exit(1)
 
 
-def gather(settings: Settings) -> Facts:
-    """Looks at everything that the settings want."""
+def gather(settings: Settings, config: Path | None) -> Facts:
+    """Looks at everything that the settings want. `config`: the file that some of them come from."""
     from tierd.wiring import embedded_bytes, memory_plan
 
     kind = settings.spill.get_secret_value()
@@ -57,6 +62,7 @@ def gather(settings: Settings) -> Facts:
         shm_bytes=sum(file.size for file in memory_plan(settings).files().values()),
         process_bytes=own if cuda is None else own + CUDA_PROCESS_BYTES,
         shm=look_at_shm(settings), machine=look_at_machine(), state=look_at_state(settings),
+        secrets=look_at_secrets(settings, config),
         spill=_spill(settings), cuda=cuda, embedded=_embedded_problem() if kind == "embedded" else "",
     )
 

@@ -196,6 +196,32 @@ def check_running(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def check_secrets(facts: Facts) -> Iterator[Finding]:
+    for problem in facts.secrets.problems:
+        yield _error("secrets", problem, "correct the file or the setting that names it: serve refuses to start")
+    for path in facts.secrets.open_files:
+        yield _warning("secrets", f"other users can read {path}", f"chmod 0600 {path}")
+    if not (facts.secrets.problems or facts.secrets.open_files):
+        yield _ok("secrets", "files of tokens, keys and passwords can be used, and only by their user")
+
+
+def check_exposure(facts: Facts) -> Iterator[Finding]:
+    settings = facts.settings
+    exposed = ", ".join(settings.exposed)
+    guarded = settings.has_tokens or settings.tls_client_ca_file is not None
+    if not exposed:
+        yield _ok("exposure", "blocks are not to be had from other machines")
+    elif not guarded:
+        yield _warning(
+            "exposure", f"{exposed}: no token and no client certificate is asked for",
+            "set data_token_file and admin_token_file, or tls_client_ca_file: who connects may read every block",
+        )
+    elif settings.tls_cert_file is None:
+        yield _warning("exposure", f"{exposed}: without TLS", "set tls_cert_file: tokens and blocks are overheard")
+    else:
+        yield _ok("exposure", f"{exposed}: TLS, and a login is asked for")
+
+
 # --- the spill tier -------------------------------------------------------------------------------------
 
 
@@ -358,7 +384,7 @@ def _ipc(cuda: CudaFacts, first_process: str) -> Iterator[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     check_shm, check_memory, check_cgroup, check_huge_pages, check_memlock, check_numa, check_descriptors,
-    check_state, check_running, check_spill_kind, check_spill, check_cuda,
+    check_state, check_running, check_secrets, check_exposure, check_spill_kind, check_spill, check_cuda,
 )
 
 

@@ -56,6 +56,15 @@ class StateFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretFacts:
+    """Files of tokens, keys and passwords. `problems`: why the daemon cannot use one. `open_files`: those that
+    other users can read."""
+
+    problems: tuple[str, ...] = ()
+    open_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One server, by its own account; `version` is empty where the user may not ask. `clustered`: it is part of a
     cluster. `skew_s`: its clock minus ours, within the time of a round trip, None when it does not tell its time.
@@ -119,6 +128,7 @@ class Facts:
     shm: SharedMemoryFacts
     machine: MachineFacts
     state: StateFacts
+    secrets: SecretFacts = SecretFacts()
     spill: SpillFacts | None = None
     cuda: CudaFacts | None = None
     embedded: str = ""

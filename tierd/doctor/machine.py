@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import socket
 from collections.abc import Iterator
@@ -90,12 +91,17 @@ def mount_of(path: Path, root: Path) -> tuple[str, str]:
     found, depth = ("unknown", ""), -1
     for line in _text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
-        point = Path(before.split()[4].encode().decode("unicode_escape"))
+        point = Path(_unescaped(before.split()[4]))
         kind, _, options = after.split(" ", 2)
         if path.is_relative_to(point) and len(point.parts) >= depth:
             huge = [one.removeprefix("huge=") for one in options.split(",") if one.startswith("huge=")]
             found, depth = (kind, huge[0] if huge else ""), len(point.parts)
     return found
+
+
+def _unescaped(text: str) -> str:
+    """The kernel writes a space in the name of a mount as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def _held_bytes(settings: Settings) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,11 @@ SPOILT: list[tuple[dict[str, Any], str, Severity, str]] = [
     ({"state__mode": 0o777}, "state directory", Severity.WARNING, "chmod 0700"),
     ({"state__open_sockets": ("/run/tierd/tierd.sock",)}, "sockets", Severity.ERROR, "chmod 0600"),
     ({"state__running_pid": 77}, "running daemon", Severity.NOTE, "state_dir of its own"),
+    ({"secrets__problems": ("tls_cert_file: /c: no key",)}, "secrets", Severity.ERROR, "refuses"),
+    ({"secrets__open_files": ("/etc/tierd.toml",)}, "secrets", Severity.WARNING, "chmod 0600 /etc/tierd.toml"),
+    ({"settings__listen": ("0.0.0.0:7001",)}, "exposure", Severity.WARNING, "token"),
+    ({"settings__listen": ("0.0.0.0:7001",), "settings__data_token_file": Path("/t")}, "exposure",
+     Severity.WARNING, "tls_cert_file"),
     ({"settings__spill": SecretStr("embedded"), "spill": None}, "spill tier", Severity.NOTE, "URL"),
     ({"settings__spill": SecretStr("embedded"), "spill": None, "embedded": "no wheel"}, "spill tier",
      Severity.ERROR, "embedded"),
