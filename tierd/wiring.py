@@ -118,6 +118,7 @@ def compose(ground: Ground) -> Daemon:
     engine = Engine(_engine_settings(ground), tables, survivors.numbers)
     writer = Writer(engine, time.time)
     namespaces = Namespaces(ground.state.path / "namespaces.json")
+    namespaces.forget_retired(in_use=engine.namespaces())
     mover = Mover(
         ground.arenas, ground.spill, fingerprint_of=namespaces.fingerprint_of, threads=settings.mover_threads,
         op_timeout_s=settings.spill_timeout_ms / 1000, on_results=writer.finish,
@@ -135,6 +136,7 @@ def compose(ground: Ground) -> Daemon:
     stages = [_memory_stage(ground), Stage("mover", stop=mover.stop)]
     if spill_watch is not None:
         stages.append(Stage("spill-watch", run=spill_watch.run))
+    stages.append(Stage("sweep", run=service.sweep.run))
     stages += [_attach_stage(ground, service, survivors), *_rpc_stages(ground, service, health_changed)]
     stages += _http_stages(settings, service)
     return Daemon(stages, on_ready=lambda: _ready(ground), stop_timeout_s=settings.stop_timeout_s)

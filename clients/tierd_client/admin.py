@@ -227,6 +227,15 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
+class Switched:
+    """The namespaces that a name stands for now and stood for before: the same when nothing had to be done."""
+
+    namespace: int
+    namespace_before: int
+    weights_epoch_before: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verified:
     """`damaged`: identities whose bytes do not have their checksum; `skipped_blocks` could not be read."""
 
@@ -307,6 +316,13 @@ class AdminRoutines:
             Cleared, reply, tiers={one.tier: one for one in tiers},
             in_use_ids=tuple(reply.in_use_ids[i : i + 32] for i in range(0, len(reply.in_use_ids), 32)))
 
+    async def switch_epoch(self, name: str, weights_epoch: int) -> Switched:
+        """Binds a namespace's name to the same layout with other weights, in a time that does not depend on the
+        blocks. Those of before are never served to whoever registers `layout.replace(weights_epoch=...)`, and
+        are swept in the background. Idempotent; NotFound for a name that stands for nothing."""
+        request = admin_pb2.SwitchEpochRequest(name=name, weights_epoch=weights_epoch)
+        return _record(Switched, await self._call("SwitchEpoch", request))
+
     async def verify(
         self, ids: Ids = (), *, repair: bool = False, timeout_s: float = 60.0, **where: Unpack[BlockFilter],
     ) -> Verified:
@@ -340,6 +356,7 @@ class Admin(_Twin):
     config = blocking(AdminRoutines.config)
     set_policy = blocking(AdminRoutines.set_policy)
     clear = blocking(AdminRoutines.clear)
+    switch_epoch = blocking(AdminRoutines.switch_epoch)
     verify = blocking(AdminRoutines.verify)
 
 
@@ -355,6 +372,7 @@ class AsyncAdmin(_Twin):
     config = awaiting(AdminRoutines.config)
     set_policy = awaiting(AdminRoutines.set_policy)
     clear = awaiting(AdminRoutines.clear)
+    switch_epoch = awaiting(AdminRoutines.switch_epoch)
     verify = awaiting(AdminRoutines.verify)
 
 

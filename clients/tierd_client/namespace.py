@@ -64,17 +64,19 @@ class NamespaceRoutines:
 
     async def register(self) -> None:
         """Raises FailedPrecondition naming the field when the name is bound to another layout."""
-        await self._make(self.registered)
+        await self._make(self._register)
 
     async def registered(self, session: Session) -> Registered:
         """What it is in a session; registers it there when it is not yet."""
         known = session.namespaces.get(self.fingerprint)
-        if known is None:
-            reply = await session.call("RegisterNamespace", blocks_pb2.RegisterNamespaceRequest(
-                schema_version=SCHEMA_VERSION, fingerprint=self.fingerprint,
-                canonical=self.layout.canonical(), name=self.name))
-            known = Registered(reply.namespace, tuple(reply.block_bytes))
-            session.namespaces[self.fingerprint] = known
+        return await self._register(session) if known is None else known
+
+    async def _register(self, session: Session) -> Registered:
+        reply = await session.call("RegisterNamespace", blocks_pb2.RegisterNamespaceRequest(
+            schema_version=SCHEMA_VERSION, fingerprint=self.fingerprint,
+            canonical=self.layout.canonical(), name=self.name))
+        known = Registered(reply.namespace, tuple(reply.block_bytes))
+        session.namespaces[self.fingerprint] = known
         return known
 
     def identities(self, ids: Any) -> Identities:

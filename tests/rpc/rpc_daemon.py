@@ -196,7 +196,7 @@ async def running(
     address = f"unix://{directory}/tierd.sock"
     server = RpcServer(service, [address], concurrent_rpcs_max=rpcs_max)
     async with asyncio.TaskGroup() as group:
-        watching = group.create_task(watch.run())
+        tasks = [group.create_task(watch.run()), group.create_task(service.sweep.run())]
         if spill:
             async with asyncio.timeout(DEADLINE_S):
                 await up.wait()
@@ -208,7 +208,8 @@ async def running(
         finally:
             await server.stop(1.0)
             await mover.stop(DEADLINE_S)
-            watching.cancel()
+            for task in tasks:
+                task.cancel()
 
 
 def run(body: Callable[[Daemon], Awaitable[None]], directory: Path, **settings: object) -> None:

@@ -225,6 +225,13 @@ ADMIN_CASES: list[Case] = [
     ("Clear", lambda s: filtered(older_than_s=float("nan")), "filter.older_than_s: nan", INVALID),
     ("Clear", lambda s: filtered(older_than_s=2e9), "filter.older_than_s: 2000000000.0", INVALID),
     ("Clear", lambda s: filtered(ghosts=True, group=1), "ghosts: given together with a filter", INVALID),
+    ("SwitchEpoch", lambda s: apb.SwitchEpochRequest(), "name: empty", INVALID),
+    ("SwitchEpoch", lambda s: apb.SwitchEpochRequest(name=LONG), "name: 257 bytes", INVALID),
+    ("SwitchEpoch", lambda s: apb.SwitchEpochRequest(name="x"), "name 'x' is bound to no", NOT_FOUND),
+    (
+        "SwitchEpoch", lambda s: apb.SwitchEpochRequest(name="taken", weights_epoch=-1),
+        "weights_epoch: -1", INVALID,
+    ),
     ("Verify", lambda s: apb.VerifyRequest(ids=b"x"), "ids: 1 bytes", INVALID),
     ("Verify", lambda s: apb.VerifyRequest(timeout_ms=600_001), TIMEOUT, INVALID),
     ("Verify", lambda s: apb.VerifyRequest(filter=PREFIX), "filter.identity_prefix", INVALID),

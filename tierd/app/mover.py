@@ -121,6 +121,11 @@ class Mover:
         return {"copy": self._copies.waiting, "spill": self._spills.waiting}
 
     @property
+    def unlinks_waiting(self) -> int:
+        """Stored values that are still to be deleted from the spill tier."""
+        return len(self._unlinks)
+
+    @property
     def accepted_moves(self) -> int:
         """Moves not yet answered."""
         return self._accepted

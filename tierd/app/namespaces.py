@@ -2,15 +2,19 @@
 
 A number stands in every record and envelope for a layout, so it is on disk before it is used, and it is
 never given to another layout. A name stands for one layout, a layout may have several names. Blocks of
-replicated groups belong to the layout of TP rank 0, its home, which is registered with any other rank's. The
-file is JSON: {"namespaces": [{"number", "names", "canonical"}]}.
+replicated groups belong to the layout of TP rank 0, its home, which is registered with any other rank's.
+
+A switch of weights binds a name to the same layout of another epoch. The namespace that is left without a name is
+retired: its blocks are cleared (app/sweep.py), and its number is free again at the next start. The file is JSON:
+{"namespaces": [{"number", "names", "canonical", "retired"}]}.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +31,12 @@ NAMES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A registered layout and its names, oldest first."""
+    """A registered layout and its names, oldest first. `retired`: its weights were switched away from."""
 
     number: int
     layout: Layout
     names: tuple[str, ...] = ()
+    retired: bool = False
 
     @property
     def fingerprint(self) -> bytes:
@@ -96,11 +101,53 @@ class Namespaces:
         """
         layout = _decode(canonical, fingerprint, schema_version)
         self._check_name(name, layout)
-        changed = [self._named(layout, name)]
-        if layout.home != layout and _is_shared(layout):
-            changed.append(self._named(layout.home, "", taken=changed[0].number))
-        self._save(changed)
+        self._save(self._with_home(layout, name))
         return self._by_fingerprint[layout.fingerprint]
+
+    def switch(self, name: str, weights_epoch: int) -> tuple[Namespace, Namespace]:
+        """Binds a name to its layout with weights of another epoch; the namespace of before, and that of now.
+        Idempotent. On disk when it returns.
+
+        NotFound for a name that stands for nothing, InvalidInput for an epoch that cannot be.
+        """
+        before = self._by_name.get(name)
+        if before is None:
+            raise NotFound(f"name {name!r} is bound to no namespace")
+        try:
+            layout = before.layout.replace(weights_epoch=weights_epoch)
+        except ValueError as error:
+            raise InvalidInput("weights_epoch", str(error)) from error
+        if layout == before.layout:
+            return before, before
+        self._save([*self._without_name(before, name), *self._with_home(layout, name)])
+        return before, self._by_fingerprint[layout.fingerprint]
+
+    def retired(self) -> frozenset[int]:
+        """Numbers of the namespaces whose blocks nobody wants any more."""
+        return frozenset(one.number for one in tuple(self._by_number.values()) if one.retired)
+
+    def forget_retired(self, in_use: Collection[int]) -> None:
+        """Frees the numbers of retired namespaces but for those in use. Only for a daemon's start: a client may
+        use the number that it was told until then."""
+        for number in self.retired().difference(in_use):
+            gone = self._by_number.pop(number)
+            del self._by_fingerprint[gone.fingerprint]
+
+    def _without_name(self, namespace: Namespace, name: str) -> list[Namespace]:
+        """A namespace with a name less. With the last one it is retired, and so is its home if that has none."""
+        names = tuple(one for one in namespace.names if one != name)
+        left = [replace(namespace, names=names, retired=not names)]
+        home = self._by_fingerprint.get(namespace.layout.home.fingerprint)
+        if home is not None and home is not namespace and not names and not home.names:
+            left.append(replace(home, retired=True))
+        return left
+
+    def _with_home(self, layout: Layout, name: str) -> list[Namespace]:
+        """The namespace of a layout with a name more, and that of its home where they are two."""
+        own = self._named(layout, name)
+        if layout.home == layout or not any(group.replicated for group in layout.groups):
+            return [own]
+        return [own, self._named(layout.home, "", taken=own.number)]
 
     def _named(self, layout: Layout, name: str, taken: int = 0) -> Namespace:
         """The namespace of a layout with a name more. `taken`: a number that is being given already."""
@@ -108,7 +155,7 @@ class Namespaces:
         if known is None:
             return Namespace(self._next_number(taken), layout, (name,) * bool(name))
         if not name or name in known.names:
-            return known
+            return replace(known, retired=False)
         if len(known.names) == NAMES_MAX:
             raise LimitReached(f"the layout has {NAMES_MAX} names already, the most it can have")
         return Namespace(known.number, layout, (*known.names, name))
@@ -128,7 +175,7 @@ class Namespaces:
 
     def matching(self, where: LayoutFilter) -> frozenset[int]:
         """Numbers of the namespaces whose layout the filter takes."""
-        return frozenset(number for number, one in self._by_number.items() if where.takes(one.layout))
+        return frozenset(one.number for one in tuple(self._by_number.values()) if where.takes(one.layout))
 
     def get(self, number: int) -> Namespace:
         """NotFound for a number that was never given."""
@@ -167,10 +214,13 @@ class Namespaces:
             field = differing_field(bound.layout, layout)
             raise Refused(f"name {name!r} is bound to a layout that differs in {field}")
 
-    def _next_number(self, taken: int = 0) -> int:
+    def _next_number(self, taken: int) -> int:
         number = max(taken, *self._by_number, 0) + 1
         if number > NUMBER_MAX:
-            raise LimitReached(f"this state directory has had {NUMBER_MAX} namespaces, the most it can have")
+            free = (n for n in range(1, NUMBER_MAX + 1) if n not in self._by_number and n != taken)
+            number = next(free, 0)
+        if not number:
+            raise LimitReached(f"all {NUMBER_MAX} namespaces are taken; a restart frees those that are retired")
         return number
 
     def _enter(self, namespace: Namespace) -> None:
@@ -178,11 +228,6 @@ class Namespaces:
         self._by_fingerprint[namespace.fingerprint] = namespace
         for name in namespace.names:
             self._by_name[name] = namespace
-
-
-def _is_shared(layout: Layout) -> bool:
-    """Whether TP ranks share blocks of a group."""
-    return any(group.replicated for group in layout.groups)
 
 
 def _decode(canonical: bytes, fingerprint: bytes, schema_version: int) -> Layout:
@@ -212,12 +257,13 @@ def _read(path: Path) -> list[Namespace]:
 
 def _parse(row: dict[str, Any]) -> Namespace:
     layout = decode_canonical(bytes.fromhex(row["canonical"]))
-    return Namespace(int(row["number"]), layout, tuple(map(str, row["names"])))
+    return Namespace(int(row["number"]), layout, tuple(map(str, row["names"])), bool(row.get("retired", False)))
 
 
 def _write(path: Path, namespaces: list[Namespace]) -> None:
     rows = [
-        {"number": n.number, "names": list(n.names), "canonical": n.layout.canonical().hex()} for n in namespaces
+        {"number": n.number, "names": n.names, "canonical": n.layout.canonical().hex(), "retired": n.retired}
+        for n in namespaces
     ]
     scratch = path.with_suffix(".new")
     with scratch.open("w") as file:

@@ -23,6 +23,7 @@ from tierd.app.namespaces import Namespace, Namespaces
 from tierd.app.sessions import Orphan, Session, Sessions
 from tierd.app.shares import NamespaceShare, by_namespace
 from tierd.app.spill_watch import SpillWatch
+from tierd.app.sweep import Sweep
 from tierd.app.writer import Writer
 from tierd.core import messages as m
 from tierd.core.errors import TierdError, Unavailable
@@ -32,6 +33,7 @@ PAUSE_FIRST_S = 0.001
 PAUSE_MAX_S = 0.05
 """Pause before a command that made no progress is repeated again: doubles up to the maximum."""
 
+N = TypeVar("N")
 W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes)
 
 
@@ -66,6 +68,7 @@ class Service:
         orphans: Callable[[], Sequence[Orphan]] = tuple, spill_watch: SpillWatch | None = None,
     ) -> None:
         self.about = about
+        self.sweep = Sweep(writer, namespaces, lambda: mover.unlinks_waiting)
         self.namespaces = namespaces
         self.sessions = Sessions(writer, orphans)
         self.writer = writer
@@ -80,12 +83,28 @@ class Service:
     async def register(
         self, canonical: bytes, fingerprint: bytes, schema_version: int, name: str, deadline: float
     ) -> Namespace:
-        """Registers a layout. On the registrar's thread for the sake of its fsync; it has one thread, so that
-        two registrations never run at once, even when the first one's caller has given up."""
+        """Registers a layout."""
         register = functools.partial(self.namespaces.register, canonical, fingerprint, name, schema_version)
+        return await self._on_disk(register, deadline)
+
+    async def switch_epoch(self, name: str, weights_epoch: int, deadline: float) -> tuple[Namespace, Namespace]:
+        """Binds a name to its layout with other weights, and lets the blocks of those before be swept; the
+        namespaces of before and of now."""
+        loop = asyncio.get_running_loop()
+
+        def switch() -> tuple[Namespace, Namespace]:
+            switched = self.namespaces.switch(name, weights_epoch)
+            loop.call_soon_threadsafe(self.sweep.wake)
+            return switched
+
+        return await self._on_disk(switch, deadline)
+
+    async def _on_disk(self, write: Callable[[], N], deadline: float) -> N:
+        """Changes the registry on the registrar's thread, for the sake of its fsync; it has one thread, so that
+        two changes never run at once, even when the first one's caller has given up."""
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.get_running_loop().run_in_executor(self._registrar, register)
+                return await asyncio.get_running_loop().run_in_executor(self._registrar, write)
         except TimeoutError as error:
             raise Unavailable("the state directory's disk did not answer in time") from error
         except OSError as error:

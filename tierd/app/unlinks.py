@@ -28,6 +28,10 @@ class Unlinks:
         self._held: list[Move] = []
         self.dropped = 0
 
+    def __len__(self) -> int:
+        """Identities that wait."""
+        return self._count
+
     def add(self, unlink: Unlink) -> None:
         waiting = self._waiting[unlink.namespace]
         for identity in unlink.identities:

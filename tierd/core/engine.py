@@ -122,6 +122,11 @@ class Engine:
         effects, state.effects = state.effects, []
         return m.Step(reply, effects)
 
+    def namespaces(self) -> frozenset[int]:
+        """Numbers that stand in a record with a copy."""
+        catalog = self.state.catalog
+        return frozenset(np.unique(catalog.namespace[catalog.used]).tolist())
+
     def orphans(self) -> list[tuple[int, int, int, bytes]]:
         """(session, pid, start time, token) of sessions that have ended while their process may still live."""
         sessions = self.state.sessions

@@ -186,9 +186,12 @@ class BlockFilter:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
+    """`most`: blocks to be removed at once, None for all."""
+
     where: BlockFilter
     dry_run: bool = False
     ghosts: bool = False
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def select(state: State, where: BlockFilter) -> I64Array:
 def clear(state: State, command: Clear) -> Cleared:
     rows = select(state, command.where)
     busy = to_stay(state, rows)
-    free = rows[~busy]
+    free = rows[~busy][: command.most]
     planes = [state.tier(command.where.tier)] if command.where.tier else list(state.tiers.values())
     gone = {tier.tier: free[tier.copies.ready(free)] for tier in planes}
     copies = {tier: len(of) for tier, of in gone.items()}

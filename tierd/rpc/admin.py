@@ -13,7 +13,7 @@ from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
 from tierd.rpc import convert
-from tierd.rpc.deadline import deadline_of
+from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of
 from tierd.rpc.status import answers_errors
 from tierd_client.v1 import admin_pb2 as pb
 from tierd_client.v1 import admin_pb2_grpc
@@ -76,6 +76,15 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
     @answers_errors
     async def Clear(self, request: Any, context: Any) -> Any:
         return convert.clear_response(self._service.clear(convert.clear(request, self._service.namespaces)))
+
+    @answers_errors
+    async def SwitchEpoch(self, request: Any, context: Any) -> Any:
+        name = convert.text(request.name, "name", needed=True)
+        deadline = deadline_of(context, SHORT_CALL_MS)
+        before, now = await self._service.switch_epoch(name, request.weights_epoch, deadline)
+        return pb.SwitchEpochResponse(
+            namespace=now.number, namespace_before=before.number, weights_epoch_before=before.layout.weights_epoch
+        )
 
     @answers_errors
     async def Verify(self, request: Any, context: Any) -> Any:

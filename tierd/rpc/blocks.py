@@ -13,7 +13,7 @@ from tierd.app import sessions, streams
 from tierd.app.service import Service
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused, Unavailable
 from tierd.rpc import convert
-from tierd.rpc.deadline import deadline_of
+from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of
 from tierd.rpc.status import answers_errors
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.layout import CANONICAL_BYTES_MAX
@@ -21,8 +21,6 @@ from tierd_client.v1 import blocks_pb2 as pb
 from tierd_client.v1 import blocks_pb2_grpc
 
 PROTOCOL_VERSION = 1
-SHORT_CALL_MS = 10_000
-"""Bound of calls that have no timeout of their own and may have to wait for the disk or for a stream."""
 
 
 class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]

@@ -7,6 +7,9 @@ from typing import Any
 
 from tierd.rpc.convert import timeout_s
 
+SHORT_CALL_MS = 10_000
+"""Bound of calls that have no timeout of their own and may have to wait for the disk or for a stream."""
+
 MARGIN_S = 0.02
 """The reply must reach the client before the RPC's own deadline turns it into an error."""
 

@@ -395,6 +395,24 @@ class ClearResponse(_message.Message):
     in_use_ids: bytes
     def __init__(self, hbm_blocks: _Optional[int] = ..., host_blocks: _Optional[int] = ..., spill_blocks: _Optional[int] = ..., ghosts: _Optional[int] = ..., in_use_blocks: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierCleared, _Mapping]]] = ..., in_use_ids: _Optional[bytes] = ...) -> None: ...
 
+class SwitchEpochRequest(_message.Message):
+    __slots__ = ("name", "weights_epoch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weights_epoch: int
+    def __init__(self, name: _Optional[str] = ..., weights_epoch: _Optional[int] = ...) -> None: ...
+
+class SwitchEpochResponse(_message.Message):
+    __slots__ = ("namespace", "namespace_before", "weights_epoch_before")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_EPOCH_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    namespace: int
+    namespace_before: int
+    weights_epoch_before: int
+    def __init__(self, namespace: _Optional[int] = ..., namespace_before: _Optional[int] = ..., weights_epoch_before: _Optional[int] = ...) -> None: ...
+
 class VerifyRequest(_message.Message):
     __slots__ = ("ids", "filter", "repair", "timeout_ms")
     IDS_FIELD_NUMBER: _ClassVar[int]

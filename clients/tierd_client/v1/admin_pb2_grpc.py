@@ -79,6 +79,11 @@ class AdminStub:
                 request_serializer=tierd_dot_v1_dot_admin__pb2.ClearRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_admin__pb2.ClearResponse.FromString,
                 _registered_method=True)
+        self.SwitchEpoch = channel.unary_unary(
+                '/tierd.v1.Admin/SwitchEpoch',
+                request_serializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochResponse.FromString,
+                _registered_method=True)
         self.Verify = channel.unary_unary(
                 '/tierd.v1.Admin/Verify',
                 request_serializer=tierd_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
@@ -152,6 +157,15 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SwitchEpoch(self, request, context):
+        """Binds a name to the same layout with weights of another epoch: whoever registers that is served none of the
+        blocks of before, whose session goes on with them until they are swept. Takes the same time however many
+        they are; the sweep follows in the background. What is in use then is swept later. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Verify(self, request, context):
         """Compares stored bytes with their checksums.
         """
@@ -206,6 +220,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Clear,
                     request_deserializer=tierd_dot_v1_dot_admin__pb2.ClearRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_admin__pb2.ClearResponse.SerializeToString,
+            ),
+            'SwitchEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.SwitchEpoch,
+                    request_deserializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochResponse.SerializeToString,
             ),
             'Verify': grpc.unary_unary_rpc_method_handler(
                     servicer.Verify,
@@ -456,6 +475,33 @@ class Admin:
             '/tierd.v1.Admin/Clear',
             tierd_dot_v1_dot_admin__pb2.ClearRequest.SerializeToString,
             tierd_dot_v1_dot_admin__pb2.ClearResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SwitchEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Admin/SwitchEpoch',
+            tierd_dot_v1_dot_admin__pb2.SwitchEpochRequest.SerializeToString,
+            tierd_dot_v1_dot_admin__pb2.SwitchEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -163,7 +163,7 @@ def test_numbers_run_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "NUMBER_MAX", 1)
     registry = Namespaces(path)
     register(registry, layout("a"))
-    with pytest.raises(LimitReached, match="1 namespaces"):
+    with pytest.raises(LimitReached, match="all 1 namespaces are taken"):
         register(registry, layout("b"))
     assert register(registry, layout("a")) == 1
 
@@ -190,3 +190,106 @@ def test_the_file_is_json_for_people(path: Path) -> None:
     register(Namespaces(path), layout(), "llama")
     row = json.loads(path.read_text())["namespaces"][0]
     assert (row["number"], row["names"]) == (1, ["llama"])
+
+
+# --- weights --------------------------------------------------------------------------------------------
+
+
+def test_a_name_moves_to_other_weights(path: Path) -> None:
+    """After a switch the name stands for the same layout of the new epoch, the old one is retired and refused
+    under the name, naming the epoch; the next daemon knows it as well."""
+    registry = Namespaces(path)
+    old, new = layout(), layout().replace(weights_epoch=5)
+    register(registry, old, "policy")
+    before, now = registry.switch("policy", 5)
+    assert (before.number, now.number, now.layout) == (1, 2, new)
+    for known in (registry, Namespaces(path)):
+        assert known.retired() == {1} and known.get(1).names == () and known.get(2).names == ("policy",)
+        assert register(known, new, "policy") == 2
+        with pytest.raises(Refused, match=r"'policy' is bound to a layout that differs in weights_epoch"):
+            register(known, old, "policy")
+
+
+def test_a_switch_is_idempotent_and_goes_back(path: Path) -> None:
+    """A repeated switch changes nothing and touches no disk; one back to earlier weights finds their namespace."""
+    registry = Namespaces(path)
+    register(registry, layout(), "policy")
+    registry.switch("policy", 5)
+    path.unlink()
+    assert [one.number for one in registry.switch("policy", 5)] == [2, 2]
+    assert not path.exists()
+    assert [one.number for one in registry.switch("policy", 0)] == [2, 1]
+    assert registry.retired() == {2}
+
+
+def test_who_registers_it_wants_it(path: Path) -> None:
+    """A layout that is registered after its weights were switched away from is no longer retired, nor is one that
+    keeps another name."""
+    registry = Namespaces(path)
+    register(registry, layout(), "policy")
+    registry.switch("policy", 1)
+    assert register(registry, layout()) == 1 and registry.retired() == frozenset()
+    register(registry, layout(), "frozen")
+    register(registry, layout(), "reference")
+    registry.switch("frozen", 2)
+    assert registry.retired() == frozenset() and registry.get(1).names == ("reference",)
+
+
+def test_what_cannot_be_switched(path: Path) -> None:
+    """A name that stands for nothing is not found, an epoch below 0 is malformed; nothing changes."""
+    registry = Namespaces(path)
+    register(registry, layout(), "policy")
+    with pytest.raises(NotFound, match="'other' is bound to no namespace"):
+        registry.switch("other", 1)
+    with pytest.raises(InvalidInput, match="weights_epoch: -1") as caught:
+        registry.switch("policy", -1)
+    assert caught.value.field == "weights_epoch" and len(registry) == 1
+
+
+def test_a_switch_that_cannot_be_written_did_not_happen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name goes on standing for what it stood for, on disk and in memory."""
+    registry = Namespaces(path)
+    register(registry, layout(), "policy")
+
+    def broken(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(namespaces.os, "fsync", broken)
+    with pytest.raises(OSError, match="disk full"):
+        registry.switch("policy", 1)
+    monkeypatch.undo()
+    for known in (registry, Namespaces(path)):
+        assert register(known, layout(), "policy") == 1 and known.retired() == frozenset()
+
+
+def test_the_home_of_retired_ranks_is_retired_unless_it_has_a_name(path: Path) -> None:
+    """Replicated blocks go with the first rank that is switched, but those of a rank 0 that has a name with it."""
+    ranks = [Layout.of_groups(HYBRID, tp_rank=rank, tp_size=2) for rank in (0, 1)]
+    registry = Namespaces(path)
+    one = register(registry, ranks[1], "rank 1")
+    home = registry.place(one, 2).namespace
+    registry.switch("rank 1", 1)
+    assert registry.retired() == {one, home}
+    assert register(registry, ranks[0], "rank 0") == home
+    registry.switch("rank 1", 0)
+    registry.switch("rank 1", 2)
+    assert home not in registry.retired() and one in registry.retired()
+    registry.switch("rank 0", 2)
+    assert {one, home} <= registry.retired()
+
+
+def test_a_start_frees_the_numbers_of_retired_namespaces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of retired namespaces without a block are given again after a restart, no others, and not before."""
+    monkeypatch.setattr(namespaces, "NUMBER_MAX", 4)
+    registry = Namespaces(path)
+    register(registry, layout(), "policy")
+    for epoch in (1, 2, 3):
+        registry.switch("policy", epoch)
+    with pytest.raises(LimitReached, match="all 4 namespaces are taken; a restart frees"):
+        registry.switch("policy", 4)
+    again = Namespaces(path)
+    again.forget_retired(in_use={2, 4})
+    assert len(again) == 2 and again.get(4).names == ("policy",)
+    assert again.switch("policy", 4)[1].number == 1
+    assert Namespaces(path).retired() == {2, 4}
+    assert again.switch("policy", 3)[1].number == 4

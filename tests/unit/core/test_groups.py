@@ -91,3 +91,16 @@ def test_blocks_of_one_put_go_from_the_end_in_every_group() -> None:
     driver.put_ids(window)
     driver.put([100, 101])
     assert driver.step(m.Lookup(window)).tiers.tolist() == [2, 2, 2, 2, 0, 0]
+
+
+def test_a_clear_takes_no_more_than_it_may() -> None:
+    """`most` bounds the blocks of one Clear; what it skips for being in use does not count."""
+    driver = Driver(host=8)
+    driver.put(range(8))
+    lease = driver.acquire([0, 1])
+    where = m.BlockFilter(namespaces=frozenset({1}))
+    removed = [sum(driver.step(m.Clear(where, most=4)).copies.values()) for _ in range(3)]
+    assert removed == [4, 2, 0]
+    assert driver.step(m.Clear(where, most=4)).in_use == 2
+    driver.release(lease)
+    assert sum(driver.step(m.Clear(where)).copies.values()) == 2
