@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from tierd_client.arguments import message, text, whole
 from tierd_client.connection import Connection
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, InvalidArgument
@@ -22,6 +23,8 @@ from tierd_client.v1 import admin_pb2
 
 Ids = Identities | Iterable[bytes]
 """Identities, or 32-byte identities one by one: the control plane hashes nothing."""
+
+POLICY_BYTES_MAX = 1024
 
 T = TypeVar("T")
 
@@ -261,8 +264,8 @@ class AdminRoutines:
         """Each namespace and its share of the tiers, by number; or each tenant, the largest first."""
 
         async def page(offset: int | None) -> tuple[list[NamespaceRecord], int]:
-            reply = await self._call("ListNamespaces", admin_pb2.ListNamespacesRequest(
-                page_size=page_size, offset=offset or 0, by_tenant=by_tenant))
+            reply = await self._call("ListNamespaces", message(
+                admin_pb2.ListNamespacesRequest, page_size=page_size, offset=offset or 0, by_tenant=by_tenant))
             return [_namespace(one) for one in reply.namespaces], reply.next_offset
 
         return page
@@ -275,8 +278,8 @@ class AdminRoutines:
         sort = admin_pb2.BLOCK_SORT_RANK if by_rank else admin_pb2.BLOCK_SORT_UNSPECIFIED
 
         async def page(token: bytes | None) -> tuple[list[BlockRecord], bytes]:
-            reply = await self._call("ListBlocks", admin_pb2.ListBlocksRequest(
-                filter=taken, page_size=page_size, page_token=token or b"", sort=sort))
+            reply = await self._call("ListBlocks", message(
+                admin_pb2.ListBlocksRequest, filter=taken, page_size=page_size, page_token=token or b"", sort=sort))
             return [_block(one) for one in reply.blocks], reply.next_page_token
 
         return page
@@ -293,7 +296,8 @@ class AdminRoutines:
 
     async def plan(self, needed_bytes: int, tier: Tier | str = "host", limit: int = 0) -> Plan:
         """Dry run: what would go and where to, if so many bytes were needed in a tier now."""
-        request = admin_pb2.PlanRequest(tier=tier_number(tier), bytes=needed_bytes, limit=limit)
+        whole(needed_bytes, "needed_bytes", 0, 2**63 - 1)
+        request = message(admin_pb2.PlanRequest, tier=tier_number(tier), bytes=needed_bytes, limit=limit)
         reply = await self._call("Plan", request)
         return _record(Plan, reply, victims=tuple(map(_explanation, reply.victims)))
 
@@ -304,7 +308,8 @@ class AdminRoutines:
 
     async def set_policy(self, policy: str) -> PolicyInForce:
         """Changes the policy of the running daemon, as on its command line; no statistics are lost."""
-        return _record(PolicyInForce, await self._call("SetPolicy", admin_pb2.SetPolicyRequest(policy=policy)))
+        request = admin_pb2.SetPolicyRequest(policy=text(policy, "policy", POLICY_BYTES_MAX))
+        return _record(PolicyInForce, await self._call("SetPolicy", request))
 
     async def clear(self, *, dry_run: bool = False, ghosts: bool = False, **where: Unpack[BlockFilter]) -> Cleared:
         """Removes blocks by filter; `dry_run` only says how many. `ghosts`: forgets all records without a copy
@@ -327,7 +332,7 @@ class AdminRoutines:
         self, ids: Ids = (), *, repair: bool = False, timeout_s: float = 60.0, **where: Unpack[BlockFilter],
     ) -> Verified:
         """Compares stored bytes with their checksums; `repair` drops damaged copies."""
-        wait = Deadline(timeout_s)
+        wait = Deadline.of(timeout_s)
         taken = _filter(**where)
         request = admin_pb2.VerifyRequest(
             ids=_packed(ids), filter=taken if taken.ByteSize() else None, repair=repair, timeout_ms=wait.left_ms())
@@ -408,11 +413,10 @@ def _namespace(message: Any) -> NamespaceRecord:
 def _filter(**where: Unpack[BlockFilter]) -> Any:
     wire: dict[str, Any] = {**where}
     wire["tier"] = tier_number(where.get("tier"))
-    wire["identity_prefix"] = wire.pop("prefix", b"")
-    try:
-        return admin_pb2.BlockFilter(**wire)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"filter: {error}") from error
+    wire["identity_prefix"] = prefix = wire.pop("prefix", b"")
+    if not isinstance(prefix, bytes):
+        raise InvalidArgument(f"prefix: {prefix!r} is no bytes")
+    return message(admin_pb2.BlockFilter, **wire)
 
 
 def _packed(ids: Ids) -> bytes:

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
+from tierd_client.arguments import seconds, text
 from tierd_client.chains import ChainsHit
 from tierd_client.connection import Connection
 from tierd_client.credentials import Credentials, Tls
@@ -37,6 +38,11 @@ from tierd_client.sequences import Sequences
 from tierd_client.session import Session
 
 MODES = ("auto", "never", "require")
+
+TARGET_BYTES_MAX = 4096
+
+LEAST_RPC_TIMEOUT_S = 0.01
+"""Of `rpc_timeout_s`: less is over before any daemon can answer."""
 
 THREADS = 8
 """Of an AsyncClient, for copies: more do not make a memory bus faster."""
@@ -61,6 +67,10 @@ class BaseClient:
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
+        text(target, "target", TARGET_BYTES_MAX)
+        text(name, "name")
+        seconds(connect_timeout_s, "connect_timeout_s")
+        seconds(rpc_timeout_s, "rpc_timeout_s", LEAST_RPC_TIMEOUT_S)
         self.verify_reads = verify_reads
         self.sequences = Sequences()
         self.connection = Connection(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from tierd_client.arguments import seconds
+
 
 class Deadline:
     """So many seconds from now; never below zero."""
@@ -12,6 +14,11 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + max(0.0, seconds)
+
+    @classmethod
+    def of(cls, timeout_s: float, name: str = "timeout_s") -> Deadline:
+        """That of a caller. InvalidArgument when it is not from 0 to 600 s."""
+        return cls(seconds(timeout_s, name))
 
     def left_s(self) -> float:
         return max(0.0, self._end - time.monotonic())

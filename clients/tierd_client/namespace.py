@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from tierd_client.arguments import text, whole
 from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
@@ -48,6 +49,9 @@ from tierd_client.v1 import blocks_pb2
 if TYPE_CHECKING:
     from tierd_client.client import BaseClient
 
+STEPS_MAX = 1_000_000
+"""Decode steps that one report may fold."""
+
 T = TypeVar("T")
 _NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
 
@@ -56,9 +60,11 @@ class NamespaceRoutines:
     """What can be done with a namespace, as routines (routine.py)."""
 
     def __init__(self, client: BaseClient, layout: Layout, name: str = "") -> None:
+        if not isinstance(layout, Layout):
+            raise InvalidArgument(f"layout: {layout!r} is no Layout")
         self.client = client
         self.layout = layout
-        self.name = name or layout.name
+        self.name = text(name or layout.name, "name")
         self.fingerprint = layout.fingerprint
         self._forms = [Form.of_group(group) for group in layout.groups]
 
@@ -83,10 +89,13 @@ class NamespaceRoutines:
         """Ids in any accepted form as Identities of this namespace."""
         if isinstance(ids, bytes):
             ids = [ids]
-        if isinstance(ids, np.ndarray):
-            ids = Identities(ids)
-        if not isinstance(ids, Identities):
-            return plain_ids(self.layout, ids)
+        try:
+            if isinstance(ids, np.ndarray):
+                ids = Identities(ids)
+            if not isinstance(ids, Identities):
+                return plain_ids(self.layout, ids)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(str(error) if str(error).startswith("ids") else f"ids: {error}") from error
         if ids.group >= len(self._forms):
             raise InvalidArgument(f"ids: group {ids.group}, the layout has {len(self._forms)}")
         own = self.layout.group_fingerprint(ids.group)
@@ -141,7 +150,7 @@ class NamespaceRoutines:
         ids = self.identities(ids)
         size = self._forms[ids.group].block_bytes
         blocks = flat_blocks(tensors, len(ids), size)
-        target, name, wait = tier_of(tier), self._sequence_name(ids, sequence), Deadline(timeout_s)
+        target, name, wait = tier_of(tier), self._sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def store(session: Session) -> list[PutOutcome]:
             transfer = self._transfer(session)
@@ -160,7 +169,7 @@ class NamespaceRoutines:
     ) -> Pinned:
         """Pins blocks where they can be read in place, promoting from below while it waits. An access."""
         ids = self.identities(ids)
-        name, wait = self._sequence_name(ids, sequence), Deadline(timeout_s)
+        name, wait = self._sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def pin(session: Session) -> Pinned:
             if session.memory is None:
@@ -207,7 +216,7 @@ class NamespaceRoutines:
         self, ids: Identities, sink: Sink, timeout_s: float, sequence: BaseSequence | str | None,
     ) -> list[AcquireOutcome]:
         """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
-        name, wait = self._sequence_name(ids, sequence), Deadline(timeout_s)
+        name, wait = self._sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def read(session: Session) -> list[AcquireOutcome]:
             outcomes = await self._read_round(session, _Wanted(ids, sink, name), wait)
@@ -273,7 +282,7 @@ class NamespaceRoutines:
 
     async def sequence(self, name: str, ids: Any) -> Running:
         """Opens a sequence: a tick of the request clock; its blocks are pinned until it closes."""
-        running = Running(self, name, self.identities(ids))
+        running = Running(self, text(name, "name"), self.identities(ids))
         self.client.sequences.add(running)
         try:
             await self._make(lambda session: self.open_sequence(session, running))
@@ -314,6 +323,8 @@ class NamespaceRoutines:
         blocks.
         """
         name = sequence if isinstance(sequence, str) else sequence.name
+        whole(steps, "steps", 1, STEPS_MAX)
+        whole(policy_epoch, "policy_epoch", 0, 2**64 - 1)
         data = b"" if attention is None else float32_bytes(attention, "attention")
 
         async def report(session: Session) -> int:
@@ -347,7 +358,7 @@ class NamespaceRoutines:
         self, ids: Any, to: Tier | str | None = "spill", allow_drop: bool = False, timeout_s: float = 5.0,
     ) -> list[EvictOutcome]:
         """Moves blocks down to a tier. `to=None` drops them, which needs `allow_drop=True`."""
-        target, wait = tier_of(to), Deadline(timeout_s)
+        target, wait = tier_of(to), Deadline.of(timeout_s)
         if target is None and not allow_drop:
             raise FailedPrecondition("to: None drops blocks for good, which needs allow_drop=True")
 
@@ -361,7 +372,9 @@ class NamespaceRoutines:
         self, ids: Any, to: Tier | str = "host", wait: bool = True, timeout_s: float = 5.0,
     ) -> list[ReadmitOutcome]:
         """Moves blocks up to a tier. Not an access. `wait=False` starts the moves and returns."""
-        target, deadline = tier_of(to), Deadline(timeout_s if wait else 0.0)
+        target, deadline = tier_of(to), Deadline.of(timeout_s)
+        if not wait:
+            deadline = Deadline(0.0)
 
         def request(blocks: Any) -> Any:
             return blocks_pb2.ReadmitRequest(

@@ -370,12 +370,58 @@ def test_a_prompt_shorter_than_a_block_needs_no_daemon(daemon: ScriptedDaemon, c
         (lambda ns: ns.put(IDS[:1], [b"short"]), r"^tensors\[0\]: 5 bytes, a block has 300000"),
         (lambda ns: ns.get_into(IDS[:1], [bytes(SIZE)]), r"^buffers\[0\]: read-only"),
         (lambda ns: ns.observe("r", attention=[[1.0]]), "^attention: 2 axes"),
+        (lambda ns: ns.observe("r", steps=-1), "^steps: -1 is not from 1 to 1,000,000"),
+        (lambda ns: ns.observe("r", steps=1.5), r"^steps: 1\.5 is no whole number"),
+        (lambda ns: ns.observe("r", policy_epoch=2**64), "^policy_epoch: 1844"),
+        (lambda ns: ns.sequence("x" * 257, IDS), "^name: 257 bytes"),
+        (lambda ns: ns.sequence("\udcff", IDS), "^name: .* UTF-8"),
+        (lambda ns: ns.lookup([1]), r"^ids\[0\]: int"),
+        (lambda ns: ns.lookup(7), "^ids: "),
+        (lambda ns: ns.lookup(np.zeros((1, 31), np.uint8)), "^ids: "),
     ],
 )
 def test_a_malformed_argument_is_named(client: Any, call: Any, message: str) -> None:
     """What cannot be meant raises a ValueError that names the argument, before the daemon is asked."""
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(errors.InvalidArgument, match=message):
         call(client.namespace(LAYOUT))
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, 1e9, "2", None, True])
+def test_a_time_that_is_none_is_named(client: Any, seconds: Any) -> None:
+    """No call waits for a time that is negative, endless or no number, or for more than 600 s."""
+    ns = client.namespace(LAYOUT)
+    calls = [
+        lambda: ns.put(IDS[:1], DATA[:1], timeout_s=seconds), lambda: ns.get(IDS, timeout_s=seconds),
+        lambda: ns.get_into(IDS[:1], [bytearray(SIZE)], timeout_s=seconds),
+        lambda: ns.acquire(IDS, timeout_s=seconds), lambda: ns.evict(IDS, timeout_s=seconds),
+        lambda: ns.readmit(IDS, timeout_s=seconds), lambda: ns.readmit(IDS, timeout_s=seconds, wait=False),
+        lambda: client.admin.verify(IDS, timeout_s=seconds),
+    ]
+    for call in calls:
+        with pytest.raises(errors.InvalidArgument, match=r"^timeout_s: "):
+            call()
+    for name in ("connect_timeout_s", "rpc_timeout_s"):
+        with pytest.raises(errors.InvalidArgument, match=f"^{name}: "):
+            Client("unix:///nowhere", **{name: seconds})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda admin: admin.plan(-1), "^needed_bytes: -1"),
+        (lambda admin: admin.plan(1, limit=-1), "^limit: -1"),
+        (lambda admin: list(admin.list_blocks(page_size=2**40)), "^page_size: "),
+        (lambda admin: list(admin.list_blocks(namespace=-1)), "^namespace: -1"),
+        (lambda admin: list(admin.list_blocks(prefix="00")), "^prefix: '00'"),
+        (lambda admin: admin.clear(group=-1), "^group: -1"),
+        (lambda admin: admin.describe([b"short"]), r"^ids\[0\]"),
+        (lambda admin: admin.set_policy(None), "^policy: None"),
+    ],
+)
+def test_a_malformed_argument_of_the_control_plane_is_named(client: Any, call: Any, message: str) -> None:
+    """The same for the control plane, also where a number does not fit the wire."""
+    with pytest.raises(errors.InvalidArgument, match=message):
+        call(client.admin)
 
 
 def test_dropping_needs_to_be_allowed(client: Any) -> None:
