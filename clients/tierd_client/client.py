@@ -27,6 +27,7 @@ from typing import Literal, Self, TypeVar
 from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
 from tierd_client.arguments import seconds, text
 from tierd_client.chains import ChainsHit
+from tierd_client.checks import Checks
 from tierd_client.connection import Connection
 from tierd_client.credentials import Credentials, Tls
 from tierd_client.errors import InvalidArgument
@@ -55,15 +56,16 @@ class BaseClient:
 
     def __init__(
         self, target: str, *, name: str = "", connect_timeout_s: float = 2.0, rpc_timeout_s: float = 5.0,
-        shared_memory: Literal["auto", "never", "require"] = "auto", verify_reads: bool = False,
-        token: str = "", tls: Tls | None = None,
+        shared_memory: Literal["auto", "never", "require"] = "auto",
+        verify: Literal["always", "sampled", "never"] = "sampled", token: str = "", tls: Tls | None = None,
     ) -> None:
         """`target`: "unix:///path/tierd.sock" or "host:port". `name`: who it is, in the daemon's listings.
 
         `rpc_timeout_s`: what any RPC may take beyond the wait that it asks for. `shared_memory`: `auto` maps
-        where it can, `require` raises SharedMemoryUnavailable where it cannot. `verify_reads`: also compare
-        what is read from shared memory with its checksum. `token`, `tls`: for TCP, where the daemon wants a bearer
-        token and has a certificate. ConnectFailed when no daemon answers, AccessDenied when it wants another token.
+        where it can, `require` raises SharedMemoryUnavailable where it cannot. `verify`: of the blocks read from
+        shared memory, all, one in 64 or none are compared with their checksums; what came by stream always is.
+        `token`, `tls`: for TCP, where the daemon wants a bearer token and has a certificate. ConnectFailed when no
+        daemon answers, AccessDenied when it wants another token.
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
@@ -71,7 +73,7 @@ class BaseClient:
         text(name, "name")
         seconds(connect_timeout_s, "connect_timeout_s")
         seconds(rpc_timeout_s, "rpc_timeout_s", LEAST_RPC_TIMEOUT_S)
-        self.verify_reads = verify_reads
+        self.checks = Checks(verify)
         self.sequences = Sequences()
         self.connection = Connection(
             target, client_name=name, connect_timeout_s=connect_timeout_s, rpc_timeout_s=rpc_timeout_s,
@@ -86,6 +88,11 @@ class BaseClient:
     def maps_memory(self) -> bool:
         """Whether bytes go through shared memory now."""
         return self.connection.current().memory is not None
+
+    @property
+    def damaged_blocks(self) -> int:
+        """Blocks read so far whose bytes were not those of their checksum. None of them was given out."""
+        return self.checks.damaged_blocks
 
     @property
     def boot_id(self) -> bytes:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from tierd_client.checks import Checks
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition
 from tierd_client.format import U8Array
 from tierd_client.identity import Identities
-from tierd_client.outcomes import AcquireOutcome
+from tierd_client.outcomes import AcquireOutcome, outcomes_of
 from tierd_client.payload import Form
 from tierd_client.routine import Perform, Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
-from tierd_client.transfer import release
+from tierd_client.transfer import Batch, acquire, release
 
 
 class Slots(Protocol):
@@ -37,16 +38,37 @@ class SharedSlots:
     """Slots in shared memory under leases of a session, which stays mapped until they are given back."""
 
     def __init__(
-        self, session: Session, memory: SharedMemory, addresses: Sequence[int], leases: Sequence[int],
-        block_bytes: int, after_release: Callable[[], None],
+        self, session: Session, memory: SharedMemory, block_bytes: int, checks: Checks,
+        after_release: Callable[[], None],
     ) -> None:
-        """The caller has taken a hold on the session; `release` drops it."""
+        """Takes a hold on the session; `release` drops it."""
+        session.take_hold()
         self._session = session
         self._memory = memory
-        self._addresses = addresses
-        self._leases = leases
         self._block_bytes = block_bytes
+        self._checks = checks
         self._after_release = after_release
+        self._addresses: list[int] = []
+        self._leases: list[int] = []
+        self._damaged: list[tuple[Any, list[int]]] = []
+
+    async def acquire(self, batch: Batch, wait: Deadline) -> list[AcquireOutcome]:
+        """Leases the next blocks. One that is found damaged is LOST, and told when it is given back."""
+        reply = await acquire(self._session, batch, wait)
+        outcomes = outcomes_of(AcquireOutcome, reply.outcomes)
+        start = len(self._addresses)
+        self._addresses += reply.addresses
+        self._leases += [reply.lease] if reply.lease else []
+        if not self._memory.has(reply.addresses):  # the arena has grown: later looks at blocks ask nobody
+            await Work(lambda: self._memory.refresh(self._deadline()))
+        leased = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
+        if leased and self._checks.compares:
+            damaged = await Work(
+                lambda: [i for i in leased if not self._checks.passes(self.array(start + i), reply.checksums[i])])
+            for index in damaged:
+                outcomes[index] = AcquireOutcome.LOST
+            self._damaged.append((batch.blocks, damaged))
+        return outcomes
 
     def array(self, index: int) -> U8Array:
         return self._memory.view(self._addresses[index], self._block_bytes, self._deadline())
@@ -62,6 +84,8 @@ class SharedSlots:
                 await release(self._session, self._leases)
         finally:
             self._session.drop_hold()
+        for blocks, damaged in self._damaged:
+            await self._checks.report(self._session, blocks, damaged)
         if self._session.is_lost():
             await Work(self._after_release)
 

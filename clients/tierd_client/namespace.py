@@ -39,11 +39,11 @@ from tierd_client.outcomes import (
     tiers_of,
 )
 from tierd_client.payload import Form, flat_blocks, float32_bytes, writable_blocks
-from tierd_client.routine import Opening, Perform, Routine, Work, awaiting, blocking, described_by
+from tierd_client.routine import Opening, Perform, Routine, awaiting, blocking, described_by
 from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
 from tierd_client.session import Registered, Session
 from tierd_client.shared_memory import SharedMemory
-from tierd_client.transfer import Batch, SharedTransfer, Sink, StreamTransfer, Transfer, acquire, release, settling
+from tierd_client.transfer import Batch, SharedTransfer, Sink, StreamTransfer, Transfer, settling
 from tierd_client.v1 import blocks_pb2
 
 if TYPE_CHECKING:
@@ -246,26 +246,17 @@ class NamespaceRoutines:
     async def _pinned(
         self, session: Session, memory: SharedMemory, ids: Identities, name: str, wait: Deadline,
     ) -> Pinned:
-        outcomes: list[AcquireOutcome] = []
-        addresses: list[int] = []
-        leases: list[int] = []
         form = self._forms[ids.group]
-        session.take_hold()
+        slots = SharedSlots(
+            session, memory, form.block_bytes, self.client.checks, self.client.connection.sweep)
+        outcomes: list[AcquireOutcome] = []
         try:
             for _, part in _batches(ids, session.batch_ids):
-                reply = await acquire(session, await self._batch(session, part, name), wait)
-                outcomes += outcomes_of(AcquireOutcome, reply.outcomes)
-                addresses += reply.addresses
-                leases += [reply.lease] if reply.lease else []
-            if not memory.has(addresses):  # the arena has grown: mapped now, so that looking at blocks asks nobody
-                await Work(lambda: memory.refresh(Deadline(session.rpc_timeout_s)))
+                outcomes += await slots.acquire(await self._batch(session, part, name), wait)
         except BaseException:
-            if leases and not session.is_lost():
-                await release(session, leases)
-            session.drop_hold()
+            await slots.release()
             raise
-        sweep = self.client.connection.sweep
-        return Pinned(ids, outcomes, form, SharedSlots(session, memory, addresses, leases, form.block_bytes, sweep))
+        return Pinned(ids, outcomes, form, slots)
 
     async def _copied(self, session: Session, ids: Identities, name: str, wait: Deadline) -> Pinned:
         form = self._forms[ids.group]
@@ -404,8 +395,8 @@ class NamespaceRoutines:
 
     def _transfer(self, session: Session) -> Transfer:
         if session.memory is None:
-            return StreamTransfer(session)
-        return SharedTransfer(session, session.memory, self.client.verify_reads)
+            return StreamTransfer(session, self.client.checks)
+        return SharedTransfer(session, session.memory, self.client.checks)
 
     async def _block_ids(self, session: Session, ids: Identities) -> Any:
         return blocks_pb2.BlockIds(

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import grpc
@@ -75,6 +76,7 @@ class Session:
         self.memory: SharedMemory | None = None
         self.namespaces: dict[bytes, Registered] = {}
         self.sequences: set[str] = set()
+        self.numbers = count(1)
         self._holds = 0
         self._settled = False
         self._lock = threading.Lock()
@@ -114,10 +116,10 @@ class Session:
                 raise
             log.info("bytes go through gRPC streams: %s", error)
 
-    def call(self, method: str, request: Any, wait_s: float = 0.0) -> Call:
-        """One unary RPC that may wait `wait_s` in the daemon: a step of a routine."""
+    def call(self, method: str, request: Any, wait_s: float = 0.0, within_s: float | None = None) -> Call:
+        """One unary RPC that may wait `wait_s` in the daemon, or must be over `within_s`: a step of a routine."""
         stub = getattr(self._blocks, method, None) or getattr(self._admin, method)
-        return Call(stub, request, wait_s + self.rpc_timeout_s)
+        return Call(stub, request, wait_s + self.rpc_timeout_s if within_s is None else within_s)
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:
         """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""

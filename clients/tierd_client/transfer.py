@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import xxhash
 
+from tierd_client.checks import Checks, checksum_of
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, NotFound, TierdClientError, TimedOut, Unavailable
 from tierd_client.format import U8Array
@@ -29,6 +29,9 @@ CHUNK_BYTES = 1 << 20
 
 STREAM_BATCH_BYTES = 64 << 20
 """Most payload of one stream, so that the deadline of an RPC bounds a known amount of work."""
+
+GIVE_UP_S = 0.25
+"""How long giving a call up may take: whoever turned away does not wait for long."""
 
 GRANTED = 1
 COMMITTED = 1
@@ -81,10 +84,10 @@ class Grant:
 class SharedTransfer:
     """By shared memory."""
 
-    def __init__(self, session: Session, memory: SharedMemory, verify_reads: bool) -> None:
+    def __init__(self, session: Session, memory: SharedMemory, checks: Checks) -> None:
         self._session = session
         self._memory = memory
-        self._verify = verify_reads
+        self._checks = checks
 
     def batch_ids(self, block_bytes: int) -> int:
         del block_bytes  # no bytes of theirs pass through a call
@@ -109,7 +112,7 @@ class SharedTransfer:
         request = blocks_pb2.ReserveRequest(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
             timeout_ms=wait.left_ms())
-        reply = await settling(self._session, "Reserve", request, wait.left_s())
+        reply = await taking(self._session, "Reserve", request, wait.left_s())
         if not len(reply.outcomes) == len(reply.addresses) == len(reply.generations) == len(batch):
             raise BrokenPeer("Reserve: the reply is not parallel to the ids")
         return reply
@@ -156,29 +159,37 @@ class SharedTransfer:
             reply = await acquire(self._session, batch, wait)
             outcomes = outcomes_of(AcquireOutcome, reply.outcomes)
             try:
-                await Work(lambda: self._copy_all_out(batch, reply, outcomes, sink))
+                damaged = await Work(lambda: self._copy_all_out(batch, reply, outcomes, sink))
             finally:
                 if reply.lease:
                     await release(self._session, [reply.lease])
+            await self._checks.report(self._session, batch.blocks, damaged)
             return outcomes
 
-    def _copy_all_out(self, batch: Batch, reply: Any, outcomes: list[AcquireOutcome], sink: Sink) -> None:
+    def _copy_all_out(
+        self, batch: Batch, reply: Any, outcomes: list[AcquireOutcome], sink: Sink,
+    ) -> list[int]:
+        """Copies what is leased; what is found damaged becomes LOST, and is told."""
+        damaged = []
         for index, outcome in enumerate(outcomes):
             if outcome is AcquireOutcome.LEASED and not self._copy_out(batch, reply, index, sink):
                 outcomes[index] = AcquireOutcome.LOST
+                damaged.append(index)
+        return damaged
 
     def _copy_out(self, batch: Batch, reply: Any, index: int, sink: Sink) -> bool:
         out = sink(index)
         deadline = Deadline(self._session.rpc_timeout_s)
         np.copyto(out, self._memory.view(reply.addresses[index], batch.block_bytes, deadline))
-        return not self._verify or checksum_of(out) == reply.checksums[index]
+        return self._checks.passes(out, reply.checksums[index])
 
 
 class StreamTransfer:
     """By Put and Get streams. Every block read is checked against its checksum."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, checks: Checks) -> None:
         self._session = session
+        self._checks = checks
 
     def batch_ids(self, block_bytes: int) -> int:
         return max(1, min(self._session.batch_ids, STREAM_BATCH_BYTES // block_bytes))
@@ -200,14 +211,18 @@ class StreamTransfer:
             timeout_ms=wait.left_ms())
         stream = self._session.stream("Get", request, wait.left_s())
         try:
-            read: list[AcquireOutcome] = await Work(lambda: _receive(batch, iter(stream), sink), stream.cancel)
-            return read
+            read: _Read = await Work(lambda: _receive(batch, iter(stream), sink), stream.cancel)
         finally:
             stream.cancel()
+        await self._checks.report(self._session, batch.blocks, read[1])
+        return read[0]
 
 
-def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> list[AcquireOutcome]:
-    """Reads the stream of a Get to its end."""
+_Read = tuple[list[AcquireOutcome], list[int]]
+
+
+def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> _Read:
+    """Reads the stream of a Get to its end; outcomes, and the indices of what arrived damaged and is LOST."""
     header = next(parts, None)
     if header is None or header.WhichOneof("part") != "header":
         raise BrokenPeer("Get: the stream does not start with a header")
@@ -218,31 +233,50 @@ def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> list[AcquireOutc
     there = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
     outs = [sink(index) for index in there]
     _fill_from_stream(outs, parts)
-    for index, out in zip(there, outs, strict=True):
-        if checksum_of(out) != header.checksums[index]:
-            outcomes[index] = AcquireOutcome.LOST
-    return outcomes
-
-
-def checksum_of(block: U8Array) -> int:
-    """The checksum of a block's bytes, as records and the wire carry it: xxh3_64, seed 0."""
-    digest: int = xxhash.xxh3_64_intdigest(block)  # type: ignore[arg-type]
-    return digest
+    damaged = [i for i, out in zip(there, outs, strict=True) if checksum_of(out) != header.checksums[i]]
+    for index in damaged:
+        outcomes[index] = AcquireOutcome.LOST
+    return outcomes, damaged
 
 
 async def acquire(session: Session, batch: Batch, wait: Deadline) -> Any:
     """One Acquire; the reply is checked to be parallel to the ids."""
     request = blocks_pb2.AcquireRequest(
         session=session.id, blocks=batch.blocks, sequence=batch.sequence, timeout_ms=wait.left_ms())
-    reply = await settling(session, "Acquire", request, wait.left_s())
+    reply = await taking(session, "Acquire", request, wait.left_s())
     if not len(reply.outcomes) == len(reply.addresses) == len(reply.checksums) == len(batch):
         raise BrokenPeer("Acquire: the reply is not parallel to the ids")
     return reply
 
 
+async def taking(session: Session, method: str, request: Any, wait_s: float) -> Any:
+    """A Reserve or Acquire. When its caller turns away before the answer comes (a task that is cancelled), what it
+    took is given back by the call's number."""
+    request.call = next(session.numbers)
+    try:
+        return await session.call(method, request, wait_s)
+    except TimedOut:
+        session.give_up()
+        raise
+    except TierdClientError:
+        raise
+    except BaseException:
+        await _give_up(session, request.call)
+        raise
+
+
+async def _give_up(session: Session, call: int) -> None:
+    try:
+        await session.call("GiveUp", blocks_pb2.GiveUpRequest(session=session.id, call=call), within_s=GIVE_UP_S)
+    except BaseException as error:
+        session.give_up()  # nobody knows what is held: it comes back with the session's detach
+        if not isinstance(error, TierdClientError):
+            raise
+
+
 async def settling(session: Session, method: str, request: Any, wait_s: float = 0.0) -> Any:
-    """A call that takes slots or gives them back. Where its answer does not come nobody knows which are held: the
-    session is given up, so that they come back with its detach."""
+    """A call that gives slots or a sequence back, or opens one. Where its answer does not come nobody knows what is
+    held: the session is given up, so that it comes back with its detach."""
     try:
         return await session.call(method, request, wait_s)
     except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tierd_client import Namespace
+from tierd_client.checks import Checks
 from tierd_client.deadline import Deadline
 from tierd_client.routine import run
 from tierd_client.session import Session
@@ -19,5 +20,5 @@ def batch_of(ns: Namespace, session: Session, ids: Any) -> Batch:
 def reserve(ns: Namespace, session: Session, ids: Any, seconds: float = 5.0) -> Any:
     """The daemon's answer to Reserve."""
     assert session.memory is not None
-    transfer = SharedTransfer(session, session.memory, verify_reads=False)
+    transfer = SharedTransfer(session, session.memory, Checks("never"))
     return run(transfer._reserve(batch_of(ns, session, ids), None, Deadline(seconds)))

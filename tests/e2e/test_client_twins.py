@@ -16,6 +16,7 @@ from twins import TWINS, client_of
 from tierd.testing.serve import ServeProcess
 from tierd_client import (
     AcquireOutcome,
+    Client,
     EvictOutcome,
     Layout,
     Presence,
@@ -185,3 +186,43 @@ def test_errors_are_the_same(client: Any, layout: Layout) -> None:
     client.close()
     with pytest.raises(errors.ClientClosed):
         ns.lookup([b"one"])
+
+
+def _damage(server: ServeProcess, client: Any, identity: bytes) -> None:
+    """Changes a byte of a block in host memory, as a stray write or a bad DIMM would."""
+    (record,) = client.admin.describe([identity])
+    (copy,) = record.copies
+    segment, offset = copy.address >> 48, copy.address & (1 << 48) - 1
+    (path,) = server.shm_dir.glob(f"tierd-*-host-{segment}")
+    with path.open("r+b") as file:
+        file.seek(offset + 100)
+        byte = file.read(1)[0]
+        file.seek(offset + 100)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("way", ["get", "get_into", "acquire"])
+def test_a_damaged_block_is_never_given_out(server: ServeProcess, layout: Layout, client: Any, way: str) -> None:
+    """A block whose bytes changed in memory is LOST to every way of reading, counted, and dropped by the daemon;
+    its neighbours are read."""
+    twin = "sync" if isinstance(client, Client) else "async"
+    mode = "require" if client.maps_memory else "never"
+    with client_of(twin, server.address, shared_memory=mode, verify="always") as careful:
+        ns, data = careful.namespace(layout), _data(3)
+        ids = chain_ids(ns, range(3 * TOKENS))
+        ns.put(ids, data)
+        _damage(server, careful, ids[1])
+        if way == "get":
+            read = ns.get(ids)
+        elif way == "get_into":
+            read = np.zeros_like(data)
+            assert ns.get_into(ids, read)[1] is AcquireOutcome.LOST
+            read = [read[0], None, read[2]]
+        else:
+            with ns.acquire(ids) as lease:
+                read = [None if one is None else one.copy() for one in lease.arrays()]
+        assert read[1] is None
+        assert _equal([read[0], read[2]], data[[0, 2]])
+        assert careful.damaged_blocks == 1
+        assert [presence.name for presence in ns.lookup(ids).presence] == ["READY", "MISS", "READY"]
+        assert careful.admin.occupancy().leases == 0

@@ -26,7 +26,7 @@ from tierd.app.spill_watch import SpillWatch
 from tierd.app.sweep import Sweep
 from tierd.app.writer import Writer
 from tierd.core import messages as m
-from tierd.core.errors import TierdError, Unavailable
+from tierd.core.errors import NotFound, Refused, TierdError, Unavailable
 from tierd_client.format import I64Array, U8Array, U64Array
 
 PAUSE_FIRST_S = 0.001
@@ -151,10 +151,11 @@ class Service:
         return self.mover.load_ms(below_bytes) if below_bytes else 0
 
     async def reserve(
-        self, session: int, blocks: m.Ids, tier: m.Tier, sequence: str, deadline: float
+        self, session: int, blocks: m.Ids, tier: m.Tier, sequence: str, deadline: float, call: int = 0
     ) -> m.ReserveReply:
-        """Slots to write blocks into, waiting for room."""
-        self.sessions.require(session)
+        """Slots to write blocks into, waiting for room. `call`: its number, by which it can be given up."""
+        calls = self.sessions.require(session).calls
+        calls.begin(call)
         blocks, size = self._placed(blocks), self.block_bytes(blocks)
 
         def ask(some: m.Ids, retry: bool) -> m.ReserveReply:
@@ -162,16 +163,20 @@ class Service:
             return self.writer.ask(command, m.ReserveReply)
 
         reply = ask(blocks, False)
-        settled = False
+        kept = False
         try:
             await self._settle(reply, m.Reserved.PENDING, lambda left: ask(blocks.take(left), True), deadline)
-            settled = True
+            kept = True
         finally:
             granted = np.flatnonzero(reply.outcomes == m.Reserved.GRANTED)
-            if settled:
+            undo = m.Abort(session, blocks.ids[granted], reply.generations[granted], tier)
+            kept = kept and calls.took(call, undo)
+            if kept:
                 self.sessions.granted(session, tier, reply.addresses[granted], reply.generations[granted])
             else:
-                self._give_back(m.Abort(session, blocks.ids[granted], reply.generations[granted], tier))
+                self._give_back(undo)
+        if not kept:
+            raise Refused(f"call {call} was given up")
         return reply
 
     def commit(
@@ -202,9 +207,12 @@ class Service:
         self._give_back(m.Abort(session, ids, generations, tier))
         self.sessions.settled(session, tier, generations)
 
-    async def acquire(self, session: int, blocks: m.Ids, sequence: str, deadline: float) -> m.AcquireReply:
-        """Pins blocks where the caller can read them, promoting them while it waits."""
-        self.sessions.require(session)
+    async def acquire(
+        self, session: int, blocks: m.Ids, sequence: str, deadline: float, call: int = 0
+    ) -> m.AcquireReply:
+        """Pins blocks where the caller can read them, promoting them while it waits. `call` as in `reserve`."""
+        calls = self.sessions.require(session).calls
+        calls.begin(call)
         blocks = self._placed(blocks)
         reply = self.writer.ask(m.Acquire(session, blocks, sequence), m.AcquireReply)
 
@@ -216,16 +224,30 @@ class Service:
             reply.lease = rest.lease or reply.lease
             return rest
 
-        settled = False
+        kept = False
         try:
             await self._settle(reply, m.Acquired.PENDING, again, deadline)
-            settled = True
+            kept = True
         finally:
+            kept = kept and calls.took(call, m.Release(session, (reply.lease,)) if reply.lease else None)
             nothing = not (reply.outcomes == m.Acquired.LEASED).any()
-            if reply.lease and (nothing or not settled):
+            if reply.lease and (nothing or not kept):
                 self.give_back_lease(session, reply.lease)
                 reply.lease = 0
+        if not kept:
+            raise Refused(f"call {call} was given up")
         return reply
+
+    def give_up(self, session: int, call: int) -> int:
+        """Ends a Reserve or Acquire whose reply its caller never saw; returns blocks released."""
+        undo = self.sessions.require(session).calls.give_up(call)
+        if isinstance(undo, m.Abort) and len(undo.ids):
+            outcomes = self.abort(session, undo.ids, undo.generations, undo.tier).outcomes
+            return int((outcomes == m.Aborted.ABORTED).sum())
+        if isinstance(undo, m.Release):
+            with suppress(NotFound):  # released already
+                return self.release(session, undo.leases)
+        return 0
 
     def release(self, session: int, leases: tuple[int, ...]) -> int:
         """Ends leases; returns blocks released."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from tierd.app.calls import Calls
 from tierd.app.writer import Writer
 from tierd.core.errors import NotFound, Refused, Unavailable
 from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
@@ -49,6 +50,7 @@ class Session:
     hang_up: asyncio.Event = field(default_factory=asyncio.Event)
     released: int = 0
     reserved: dict[tuple[Tier, int], int] = field(default_factory=dict)
+    calls: Calls = field(default_factory=Calls)
 
 
 class Sessions:

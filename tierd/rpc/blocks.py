@@ -9,8 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import structlog
+
 from tierd.app import sessions, streams
+from tierd.app.log_limit import LogLimit
 from tierd.app.service import Service
+from tierd.app.verify import verify
+from tierd.core import messages as m
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused, Unavailable
 from tierd.rpc import convert
 from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of
@@ -20,6 +25,8 @@ from tierd_client.layout import CANONICAL_BYTES_MAX
 from tierd_client.v1 import blocks_pb2 as pb
 from tierd_client.v1 import blocks_pb2_grpc
 
+log = structlog.get_logger(__name__)
+
 PROTOCOL_VERSION = 1
 
 
@@ -28,6 +35,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._damage = LogLimit()
 
     @answers_errors
     async def RegisterNamespace(self, request: Any, context: Any) -> Any:
@@ -65,6 +73,13 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         return pb.DetachResponse(released_blocks=await self._service.detach(session, token, deadline))
 
     @answers_errors
+    async def GiveUp(self, request: Any, context: Any) -> Any:
+        if not request.call:
+            raise InvalidInput("call", "0 is no number of a call")
+        released = self._service.give_up(convert.session(request.session), request.call)
+        return pb.GiveUpResponse(released_blocks=released)
+
+    @answers_errors
     async def Lookup(self, request: Any, context: Any) -> Any:
         reply = self._service.lookup(self._ids(request))
         return convert.lookup_response(reply, self._service.ready_in_ms(reply.below_bytes))
@@ -79,7 +94,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         tier = convert.arena_tier(request.tier, "tier")
         reply = await self._service.reserve(
             convert.session(request.session), self._ids(request), tier,
-            convert.text(request.sequence, "sequence"), deadline_of(context, request.timeout_ms),
+            convert.text(request.sequence, "sequence"), deadline_of(context, request.timeout_ms), request.call,
         )
         return convert.reserve_response(reply, tier)
 
@@ -105,9 +120,20 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     async def Acquire(self, request: Any, context: Any) -> Any:
         reply = await self._service.acquire(
             convert.session(request.session), self._ids(request), convert.text(request.sequence, "sequence"),
-            deadline_of(context, request.timeout_ms),
+            deadline_of(context, request.timeout_ms), request.call,
         )
         return convert.acquire_response(reply)
+
+    @answers_errors
+    async def ReportDamage(self, request: Any, context: Any) -> Any:
+        self._service.sessions.require(convert.session(request.session))
+        deadline = deadline_of(context, request.timeout_ms)
+        found = await verify(self._service, self._ids(request).ids, m.BlockFilter(), True, deadline)
+        counts = {"damaged_blocks": len(found.damaged), "intact_blocks": found.verified_blocks}
+        suppressed = self._damage.suppressed()
+        if suppressed is not None:
+            log.warning("damage_reported", session=request.session, suppressed=suppressed, **counts)
+        return pb.ReportDamageResponse(**counts)
 
     @answers_errors
     async def Release(self, request: Any, context: Any) -> Any:

@@ -202,6 +202,20 @@ class DetachResponse(_message.Message):
     released_blocks: int
     def __init__(self, released_blocks: _Optional[int] = ...) -> None: ...
 
+class GiveUpRequest(_message.Message):
+    __slots__ = ("session", "call")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    call: int
+    def __init__(self, session: _Optional[int] = ..., call: _Optional[int] = ...) -> None: ...
+
+class GiveUpResponse(_message.Message):
+    __slots__ = ("released_blocks",)
+    RELEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    released_blocks: int
+    def __init__(self, released_blocks: _Optional[int] = ...) -> None: ...
+
 class BlockIds(_message.Message):
     __slots__ = ("namespace", "group", "ids", "chain", "position", "parent")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -253,18 +267,20 @@ class LookupChainsResponse(_message.Message):
     def __init__(self, tiers: _Optional[_Iterable[bytes]] = ..., hit_tokens: _Optional[int] = ..., ready_in_ms: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms")
+    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "call")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     tier: Tier
     sequence: str
     timeout_ms: int
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    call: int
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "tier")
@@ -319,16 +335,18 @@ class AbortResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[AbortOutcome, str]]] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("session", "blocks", "sequence", "timeout_ms")
+    __slots__ = ("session", "blocks", "sequence", "timeout_ms", "call")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     sequence: str
     timeout_ms: int
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    call: int
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "checksums", "tiers", "lease")
@@ -345,6 +363,24 @@ class AcquireResponse(_message.Message):
     tiers: bytes
     lease: int
     def __init__(self, outcomes: _Optional[_Iterable[_Union[AcquireOutcome, str]]] = ..., addresses: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tiers: _Optional[bytes] = ..., lease: _Optional[int] = ...) -> None: ...
+
+class ReportDamageRequest(_message.Message):
+    __slots__ = ("session", "blocks", "timeout_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    blocks: BlockIds
+    timeout_ms: int
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class ReportDamageResponse(_message.Message):
+    __slots__ = ("damaged_blocks", "intact_blocks")
+    DAMAGED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    INTACT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    damaged_blocks: int
+    intact_blocks: int
+    def __init__(self, damaged_blocks: _Optional[int] = ..., intact_blocks: _Optional[int] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("session", "leases")

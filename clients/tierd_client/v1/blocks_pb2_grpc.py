@@ -49,6 +49,11 @@ class BlocksStub:
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.DetachRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_blocks__pb2.DetachResponse.FromString,
                 _registered_method=True)
+        self.GiveUp = channel.unary_unary(
+                '/tierd.v1.Blocks/GiveUp',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.GiveUpRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.GiveUpResponse.FromString,
+                _registered_method=True)
         self.Lookup = channel.unary_unary(
                 '/tierd.v1.Blocks/Lookup',
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.LookupRequest.SerializeToString,
@@ -78,6 +83,11 @@ class BlocksStub:
                 '/tierd.v1.Blocks/Acquire',
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.AcquireRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_blocks__pb2.AcquireResponse.FromString,
+                _registered_method=True)
+        self.ReportDamage = channel.unary_unary(
+                '/tierd.v1.Blocks/ReportDamage',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.ReportDamageRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.ReportDamageResponse.FromString,
                 _registered_method=True)
         self.Release = channel.unary_unary(
                 '/tierd.v1.Blocks/Release',
@@ -148,6 +158,14 @@ class BlocksServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GiveUp(self, request, context):
+        """Gives up a Reserve or Acquire whose reply the caller will never see, by its number: what it took is free
+        again, one that still runs takes nothing, and one that arrives later is FAILED_PRECONDITION. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Lookup(self, request, context):
         """Says where blocks are. Changes nothing, counts as no access.
         """
@@ -186,6 +204,14 @@ class BlocksServicer:
 
     def Acquire(self, request, context):
         """Pins blocks in a tier that the caller can read, promoting from below while it waits. An access.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportDamage(self, request, context):
+        """Tells of blocks whose bytes did not have their checksum when the caller read them. The daemon reads every
+        copy of them itself and drops those that are damaged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -265,6 +291,11 @@ def add_BlocksServicer_to_server(servicer, server):
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.DetachRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_blocks__pb2.DetachResponse.SerializeToString,
             ),
+            'GiveUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.GiveUp,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.GiveUpRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.GiveUpResponse.SerializeToString,
+            ),
             'Lookup': grpc.unary_unary_rpc_method_handler(
                     servicer.Lookup,
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.LookupRequest.FromString,
@@ -294,6 +325,11 @@ def add_BlocksServicer_to_server(servicer, server):
                     servicer.Acquire,
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.AcquireRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_blocks__pb2.AcquireResponse.SerializeToString,
+            ),
+            'ReportDamage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportDamage,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.ReportDamageRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.ReportDamageResponse.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
@@ -417,6 +453,33 @@ class Blocks:
             '/tierd.v1.Blocks/Detach',
             tierd_dot_v1_dot_blocks__pb2.DetachRequest.SerializeToString,
             tierd_dot_v1_dot_blocks__pb2.DetachResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GiveUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/GiveUp',
+            tierd_dot_v1_dot_blocks__pb2.GiveUpRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.GiveUpResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -579,6 +642,33 @@ class Blocks:
             '/tierd.v1.Blocks/Acquire',
             tierd_dot_v1_dot_blocks__pb2.AcquireRequest.SerializeToString,
             tierd_dot_v1_dot_blocks__pb2.AcquireResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportDamage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/ReportDamage',
+            tierd_dot_v1_dot_blocks__pb2.ReportDamageRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.ReportDamageResponse.FromString,
             options,
             channel_credentials,
             insecure,
