@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -15,12 +15,19 @@ from tierd_client.routine import Step
 
 
 class Call(Step[Any]):
-    """One RPC with one answer; raises an error of this library."""
+    """One RPC with one answer; raises an error of this library.
 
-    def __init__(self, stub: Any, request: Any, timeout_s: float) -> None:
+    It is cancelled with the task that waits for it, unless there is `unheard`: then it runs on, and `unheard` is
+    called if it fails.
+    """
+
+    def __init__(
+        self, stub: Any, request: Any, timeout_s: float, unheard: Callable[[], None] | None = None,
+    ) -> None:
         self._stub = stub
         self._request = request
         self._timeout_s = timeout_s
+        self._unheard = unheard
 
     def block(self) -> Any:
         with translating():
@@ -40,9 +47,17 @@ class Call(Step[Any]):
             try:
                 await answered.wait()
             except BaseException:
-                call.cancel()
+                self._leave(call)
                 raise
             return call.result()
+
+    def _leave(self, call: Any) -> None:
+        """Nobody waits for it any more."""
+        if self._unheard is None:
+            call.cancel()
+            return
+        unheard = self._unheard
+        call.add_done_callback(lambda call: unheard() if call.code() is not grpc.StatusCode.OK else None)
 
 
 class Stream:

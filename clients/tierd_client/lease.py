@@ -12,13 +12,13 @@ from tierd_client.checks import Checks
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition
 from tierd_client.format import U8Array
+from tierd_client.holding import Batch, acquire, release
 from tierd_client.identity import Identities
 from tierd_client.outcomes import AcquireOutcome, outcomes_of
 from tierd_client.payload import Form
 from tierd_client.routine import Perform, Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
-from tierd_client.transfer import Batch, acquire, release
 
 
 class Slots(Protocol):

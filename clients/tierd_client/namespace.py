@@ -21,6 +21,7 @@ from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from tierd_client.format import I64Array, U8Array
 from tierd_client.hits import hit_blocks
+from tierd_client.holding import Batch, giving_back, opening
 from tierd_client.identity import Identities, chain_ids, plain_ids
 from tierd_client.layout import SCHEMA_VERSION, Layout
 from tierd_client.lease import AsyncLease, Lease, Pinned, PrivateSlots, SharedSlots
@@ -43,7 +44,7 @@ from tierd_client.routine import Opening, Perform, Routine, awaiting, blocking, 
 from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
 from tierd_client.session import Registered, Session
 from tierd_client.shared_memory import SharedMemory
-from tierd_client.transfer import Batch, SharedTransfer, Sink, StreamTransfer, Transfer, settling
+from tierd_client.transfer import SharedTransfer, Sink, StreamTransfer, Transfer
 from tierd_client.v1 import blocks_pb2
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ class NamespaceRoutines:
         if sequence.name in session.sequences or not len(sequence.ids):
             return
         blocks = await self._block_ids(session, sequence.ids)
-        await settling(session, "OpenSequence", blocks_pb2.OpenSequenceRequest(
+        await opening(session, "OpenSequence", blocks_pb2.OpenSequenceRequest(
             session=session.id, sequence=sequence.name, blocks=blocks))
         session.sequences.add(sequence.name)
 
@@ -300,7 +301,7 @@ class NamespaceRoutines:
     async def _close_sequence(self, session: Session, sequence: Running) -> None:
         if sequence.name in session.sequences:
             session.sequences.discard(sequence.name)
-            await settling(session, "CloseSequence", blocks_pb2.CloseSequenceRequest(
+            await giving_back(session, "CloseSequence", blocks_pb2.CloseSequenceRequest(
                 session=session.id, sequence=sequence.name))
 
     async def observe(

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -116,10 +116,14 @@ class Session:
                 raise
             log.info("bytes go through gRPC streams: %s", error)
 
-    def call(self, method: str, request: Any, wait_s: float = 0.0, within_s: float | None = None) -> Call:
-        """One unary RPC that may wait `wait_s` in the daemon, or must be over `within_s`: a step of a routine."""
+    def call(
+        self, method: str, request: Any, wait_s: float = 0.0, *, within_s: float | None = None,
+        unheard: Callable[[], None] | None = None,
+    ) -> Call:
+        """One unary RPC that may wait `wait_s` in the daemon, or must be over `within_s`: a step of a routine.
+        `unheard` as in Call."""
         stub = getattr(self._blocks, method, None) or getattr(self._admin, method)
-        return Call(stub, request, wait_s + self.rpc_timeout_s if within_s is None else within_s)
+        return Call(stub, request, wait_s + self.rpc_timeout_s if within_s is None else within_s, unheard)
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:
         """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""

@@ -16,8 +16,9 @@ import numpy as np
 
 from tierd_client.checks import Checks, checksum_of
 from tierd_client.deadline import Deadline
-from tierd_client.errors import BrokenPeer, NotFound, TierdClientError, TimedOut, Unavailable
+from tierd_client.errors import BrokenPeer, TierdClientError
 from tierd_client.format import U8Array
+from tierd_client.holding import Batch, acquire, giving_back, release, taking
 from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of, tier_number
 from tierd_client.routine import Work
 from tierd_client.session import Session
@@ -30,27 +31,8 @@ CHUNK_BYTES = 1 << 20
 STREAM_BATCH_BYTES = 64 << 20
 """Most payload of one stream, so that the deadline of an RPC bounds a known amount of work."""
 
-GIVE_UP_S = 0.25
-"""How long giving a call up may take: whoever turned away does not wait for long."""
-
 GRANTED = 1
 COMMITTED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Identities of one call, ready for the wire (a BlockIds message), and bytes of one block."""
-
-    blocks: Any
-    block_bytes: int
-    sequence: str = ""
-
-    def __len__(self) -> int:
-        return len(self.blocks.ids) // 32
-
-    def id(self, index: int) -> bytes:
-        identity: bytes = self.blocks.ids[32 * index : 32 * index + 32]
-        return identity
 
 
 Sink = Callable[[int], U8Array]
@@ -151,7 +133,7 @@ class SharedTransfer:
 
     async def _abort(self, batch: Batch, grants: list[Grant], tier: Any) -> None:
         ids, generations = _named(batch, grants)
-        await settling(self._session, "Abort", blocks_pb2.AbortRequest(
+        await giving_back(self._session, "Abort", blocks_pb2.AbortRequest(
             session=self._session.id, ids=ids, generations=generations, tier=tier))
 
     async def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
@@ -237,58 +219,6 @@ def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> _Read:
     for index in damaged:
         outcomes[index] = AcquireOutcome.LOST
     return outcomes, damaged
-
-
-async def acquire(session: Session, batch: Batch, wait: Deadline) -> Any:
-    """One Acquire; the reply is checked to be parallel to the ids."""
-    request = blocks_pb2.AcquireRequest(
-        session=session.id, blocks=batch.blocks, sequence=batch.sequence, timeout_ms=wait.left_ms())
-    reply = await taking(session, "Acquire", request, wait.left_s())
-    if not len(reply.outcomes) == len(reply.addresses) == len(reply.checksums) == len(batch):
-        raise BrokenPeer("Acquire: the reply is not parallel to the ids")
-    return reply
-
-
-async def taking(session: Session, method: str, request: Any, wait_s: float) -> Any:
-    """A Reserve or Acquire. When its caller turns away before the answer comes (a task that is cancelled), what it
-    took is given back by the call's number."""
-    request.call = next(session.numbers)
-    try:
-        return await session.call(method, request, wait_s)
-    except TimedOut:
-        session.give_up()
-        raise
-    except TierdClientError:
-        raise
-    except BaseException:
-        await _give_up(session, request.call)
-        raise
-
-
-async def _give_up(session: Session, call: int) -> None:
-    try:
-        await session.call("GiveUp", blocks_pb2.GiveUpRequest(session=session.id, call=call), within_s=GIVE_UP_S)
-    except BaseException as error:
-        session.give_up()  # nobody knows what is held: it comes back with the session's detach
-        if not isinstance(error, TierdClientError):
-            raise
-
-
-async def settling(session: Session, method: str, request: Any, wait_s: float = 0.0) -> Any:
-    """A call that gives slots or a sequence back, or opens one. Where its answer does not come nobody knows what is
-    held: the session is given up, so that it comes back with its detach."""
-    try:
-        return await session.call(method, request, wait_s)
-    except BaseException as error:
-        if isinstance(error, TimedOut) or not isinstance(error, TierdClientError):
-            session.give_up()
-        raise
-
-
-async def release(session: Session, leases: Sequence[int]) -> None:
-    """Ends leases. What the daemon no longer knows, or cannot hear, ends with the session."""
-    with contextlib.suppress(NotFound, Unavailable, TimedOut):
-        await settling(session, "Release", blocks_pb2.ReleaseRequest(session=session.id, leases=leases))
 
 
 def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:

@@ -7,9 +7,10 @@ from typing import Any
 from tierd_client import Namespace
 from tierd_client.checks import Checks
 from tierd_client.deadline import Deadline
+from tierd_client.holding import Batch
 from tierd_client.routine import run
 from tierd_client.session import Session
-from tierd_client.transfer import Batch, SharedTransfer
+from tierd_client.transfer import SharedTransfer
 
 
 def batch_of(ns: Namespace, session: Session, ids: Any) -> Batch:

@@ -193,7 +193,7 @@ def _damage(server: ServeProcess, client: Any, identity: bytes) -> None:
     (record,) = client.admin.describe([identity])
     (copy,) = record.copies
     segment, offset = copy.address >> 48, copy.address & (1 << 48) - 1
-    (path,) = server.shm_dir.glob(f"tierd-*-host-{segment}")
+    (path,) = server.shm_dir.glob(f"tierd-*-seg-{segment}")
     with path.open("r+b") as file:
         file.seek(offset + 100)
         byte = file.read(1)[0]

@@ -11,6 +11,7 @@ import pytest
 from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, run, until
 
 from tierd.core import messages as m
+from tierd.testing.faulty import Fault, Operation, Scripted
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -69,19 +70,18 @@ def test_a_call_that_was_used_up_gives_nothing_back(tmp_path: Path) -> None:
 
 
 def test_a_call_that_waits_or_comes_late_takes_nothing(tmp_path: Path) -> None:
-    """A Reserve given up while it waits for room, and one that arrives after it was given up, are refused."""
+    """An Acquire given up while it waits for a promotion, and a call that arrives after it was given up, are
+    refused and hold nothing."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
         session = (await d.session()).number
-        await d.store_blocks(session, block_ids(*range(1, 9)))
-        lease = (await d.acquire(session, block_ids(*range(1, 9)))).lease
-        d.service.mover.shut_spill()
-        waiting = asyncio.ensure_future(d.reserve(session, block_ids(20), call=5, timeout_ms=2000))
+        await d.store_blocks(session, block_ids(1))
+        await d.evict(block_ids(1))
+        waiting = asyncio.ensure_future(d.acquire(session, block_ids(1), call=5, timeout_ms=10_000))
         calls = d.service.sessions.require(session).calls
         await until(lambda: 5 in calls._known)
         assert await give_up(d, session, 5) == 0
-        await d.release(session, lease)
         await refused(waiting, "call 5 was given up")
         assert await give_up(d, session, 6) == 0
         await refused(d.reserve(session, block_ids(21), call=6), "call 6 was given up")
@@ -89,7 +89,7 @@ def test_a_call_that_waits_or_comes_late_takes_nothing(tmp_path: Path) -> None:
         assert await leased_and_reserved(d) == (0, 0)
         await d.check_balance()
 
-    run(body, tmp_path, host_blocks=8)
+    run(body, tmp_path, script=Scripted([Fault.DELAY], [Operation.GET]))
 
 
 async def refused(call: object, why: str) -> None:
