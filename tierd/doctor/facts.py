@@ -67,7 +67,7 @@ class SecretFacts:
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One server, by its own account; `version` is empty where the user may not ask. `clustered`: it is part of a
-    cluster. `skew_s`: its clock minus ours, within the time of a round trip, None when it does not tell its time.
+    cluster. `skew_s`: by how much its clock is surely ahead of ours, None when it does not tell its time.
     """
 
     place: str

@@ -49,16 +49,17 @@ class _Examination:
 
     def facts(self, place: str) -> SpillFacts:
         """Raises SpillError when a server cannot be reached."""
+        ping_s = statistics.median(self._timed(b"STRLEN", self._key) for _ in range(TURNS))
         asked_at = time.time()
         about = self._client.everywhere([(b"INFO", b"server"), (b"INFO", b"memory")], self._deadline)
-        ping_s = statistics.median(self._timed(b"STRLEN", self._key) for _ in range(TURNS))
+        between = asked_at, time.time()
         value = os.urandom(VALUE_BYTES)
         store_s = min(self._timed(b"SET", self._key, value, b"PX", KEY_TTL_MS) for _ in range(TURNS))
         load_s = min(self._timed(b"GET", self._key) for _ in range(TURNS))
         self._timed(b"GETRANGE", self._key, b"0", b"0")
         self._timed(b"UNLINK", self._key)
         return SpillFacts(
-            place=place, nodes=tuple(_node(str(address), answers, asked_at) for address, answers in about),
+            place=place, nodes=tuple(_node(str(address), answers, between) for address, answers in about),
             refused=tuple(self._refused), ping_ms=1000 * ping_s,
             store_bytes_per_s=VALUE_BYTES / store_s if store_s else 0.0,
             load_bytes_per_s=VALUE_BYTES / load_s if load_s else 0.0,
@@ -77,8 +78,8 @@ class _Examination:
         return 0.0
 
 
-def _node(place: str, answers: Sequence[Answer], asked_at: float) -> NodeFacts:
-    """What INFO tells of a server; a user who may not ask is told nothing."""
+def _node(place: str, answers: Sequence[Answer], between: tuple[float, float]) -> NodeFacts:
+    """What INFO, asked between two of our times, tells of a server; a user who may not ask is told nothing."""
     text = b"".join(one for one in answers if isinstance(one, bytes)).decode("utf-8", "replace")
     info = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     told = info.get("server_time_usec", "")
@@ -88,8 +89,13 @@ def _node(place: str, answers: Sequence[Answer], asked_at: float) -> NodeFacts:
         place, product=product, version=_numbers(info.get(f"{product.lower()}_version", "")),
         maxmemory_bytes=int(info.get("maxmemory", "0")), policy=info.get("maxmemory_policy", "noeviction"),
         clustered="cluster" in (info.get("server_mode"), info.get("redis_mode")),
-        skew_s=int(told) / 1e6 - asked_at if told.isdecimal() else None,
+        skew_s=skew_of(int(told) / 1e6, *between) if told.isdecimal() else None,
     )
+
+
+def skew_of(told: float, before: float, after: float) -> float:
+    """Seconds by which a clock is surely ahead of ours, negative when it is behind, 0 when it may be right."""
+    return max(0.0, told - after) + min(0.0, told - before)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
