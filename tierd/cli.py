@@ -23,6 +23,7 @@ COMMANDS = {
     "evict": ("tierd.console.change:evict", "Move blocks down, or drop them."),
     "readmit": ("tierd.console.change:readmit", "Move blocks up."),
     "clear": ("tierd.console.change:clear", "Remove blocks, by filter."),
+    "drain": ("tierd.console.change:drain", "Store in the spill tier what lies above it alone."),
     "verify": ("tierd.console.change:verify", "Compare stored bytes with their checksums."),
     "doctor": ("tierd.console.doctor:doctor", "Whether this machine has what the daemon needs."),
     "size": ("tierd.console.size:size_command", "Bytes of a model's blocks, and what a tier holds of it."),

@@ -1,4 +1,4 @@
-"""The control plane: occupancy, listings, explanations, policy, clearing and verifying.
+"""The control plane: occupancy, listings, explanations, policy, clearing, draining and verifying.
 
 Every answer is a small frozen dataclass with the fields of proto/tierd/v1/admin.proto, whose comments are
 the reference.
@@ -7,8 +7,11 @@ the reference.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from enum import IntEnum
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from tierd_client.arguments import message, text, whole
@@ -18,7 +21,7 @@ from tierd_client.errors import BrokenPeer, InvalidArgument
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.identity import Identities
 from tierd_client.outcomes import Tier, Tiers, tier_number
-from tierd_client.routine import Pages, Perform, awaiting, awaiting_pages, blocking, blocking_pages
+from tierd_client.routine import Pages, Perform, Work, awaiting, awaiting_pages, blocking, blocking_pages
 from tierd_client.v1 import admin_pb2
 
 Ids = Identities | Iterable[bytes]
@@ -229,6 +232,30 @@ class Cleared:
     in_use_ids: tuple[bytes, ...]
 
 
+class DrainState(IntEnum):
+    """Where a drain stands; all but RUNNING are its end."""
+
+    RUNNING = 1
+    DONE = 2
+    DEADLINE = 3
+    FULL = 4
+    DOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """How far a drain is: `held_blocks` lay in the spill tier before, `total` was to be stored."""
+
+    state: DrainState
+    held_blocks: int
+    total_blocks: int
+    total_bytes: int
+    stored_blocks: int
+    stored_bytes: int
+    gone_blocks: int
+    failed_blocks: int
+
+
 @dataclass(frozen=True, slots=True)
 class Switched:
     """The namespaces that a name stands for now and stood for before: the same when nothing had to be done."""
@@ -328,6 +355,28 @@ class AdminRoutines:
         request = admin_pb2.SwitchEpochRequest(name=name, weights_epoch=weights_epoch)
         return _record(Switched, await self._call("SwitchEpoch", request))
 
+    def drain(
+        self, *, bytes_per_s: int = 0, timeout_s: float = 600.0, **where: Unpack[BlockFilter],
+    ) -> Pages[DrainProgress]:
+        """Stores in the spill tier what lies above it alone, at most `bytes_per_s` (0: no bound), and tells how far
+        it is until it ends. Whoever stops listening ends it; what was stored stays stored."""
+        wait = Deadline(timeout_s)
+        request = admin_pb2.DrainRequest(
+            filter=_filter(**where), bytes_per_s=bytes_per_s, timeout_s=max(1, math.ceil(wait.left_s())))
+
+        async def page(under_way: Any) -> tuple[list[DrainProgress], Any]:
+            if under_way is None:
+                stream = (await self._connection.opened(wait)).stream("Drain", request, wait.left_s())
+                under_way = stream, iter(stream)
+            stream, parts = under_way
+            part = await Work(partial(next, parts, None), stream.cancel)
+            if part is None:
+                return [], None
+            progress = _record(DrainProgress, part, state=_drain_state(part.state))
+            return [progress], under_way if progress.state is DrainState.RUNNING else None
+
+        return page
+
     async def verify(
         self, ids: Ids = (), *, repair: bool = False, timeout_s: float = 60.0, **where: Unpack[BlockFilter],
     ) -> Verified:
@@ -362,6 +411,7 @@ class Admin(_Twin):
     set_policy = blocking(AdminRoutines.set_policy)
     clear = blocking(AdminRoutines.clear)
     switch_epoch = blocking(AdminRoutines.switch_epoch)
+    drain = blocking_pages(AdminRoutines.drain)
     verify = blocking(AdminRoutines.verify)
 
 
@@ -378,6 +428,7 @@ class AsyncAdmin(_Twin):
     set_policy = awaiting(AdminRoutines.set_policy)
     clear = awaiting(AdminRoutines.clear)
     switch_epoch = awaiting(AdminRoutines.switch_epoch)
+    drain = awaiting_pages(AdminRoutines.drain)
     verify = awaiting(AdminRoutines.verify)
 
 
@@ -401,6 +452,13 @@ def _tier(value: int) -> Tier:
         return Tier(value)
     except ValueError as error:
         raise BrokenPeer(f"{value} is no tier") from error
+
+
+def _drain_state(value: int) -> DrainState:
+    try:
+        return DrainState(value)
+    except ValueError as error:
+        raise BrokenPeer(f"{value} is no state of a drain") from error
 
 
 def _namespace(message: Any) -> NamespaceRecord:

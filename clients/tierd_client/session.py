@@ -127,7 +127,8 @@ class Session:
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:
         """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""
-        return Stream(getattr(self._blocks, method), request, wait_s + self.rpc_timeout_s)
+        stub = getattr(self._blocks, method, None) or getattr(self._admin, method)
+        return Stream(stub, request, wait_s + self.rpc_timeout_s)
 
     def is_lost(self, wait_s: float = 0.0) -> bool:
         """Whether the stream has ended, waiting a moment for the news when a call has just failed; or whether

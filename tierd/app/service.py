@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -74,6 +74,7 @@ class Service:
         self.writer = writer
         self.mover = mover
         self.measures = mover.measures
+        self._is_draining = False
         self._spill_watch = spill_watch
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="tierd-registrar")
         self.policy_epoch = self.occupancy().policy_epoch
@@ -338,6 +339,27 @@ class Service:
 
     def clear(self, command: m.Clear) -> m.Cleared:
         return self.writer.ask(command, m.Cleared)
+
+    @contextmanager
+    def draining(self) -> Iterator[None]:
+        """While inside, a drain is under way. Refused when one is already."""
+        if self._is_draining:
+            raise Refused("another drain is under way")
+        self._is_draining = True
+        try:
+            yield
+        finally:
+            self._is_draining = False
+
+    async def store_below(self, ids: U8Array, deadline: float) -> m.Outcomes:
+        """Copies blocks into the spill tier; those above stay."""
+        reply = self.writer.ask(m.StoreBelow(ids), m.Outcomes)
+
+        def again(left: I64Array) -> m.Outcomes:
+            return self.writer.ask(m.StoreBelow(np.ascontiguousarray(ids[left]), retry=True), m.Outcomes)
+
+        await self._settle(reply, m.Drained.PENDING, again, deadline)
+        return reply
 
     def drop_damaged(self, tier: m.Tier, ids: U8Array, generations: U64Array) -> None:
         self.writer.step(m.DropDamaged(tier, ids, generations))

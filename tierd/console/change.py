@@ -1,4 +1,4 @@
-"""Commands that move, remove or check blocks: evict, readmit, clear, verify."""
+"""Commands that move, remove or check blocks: evict, readmit, clear, drain, verify."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tierd.console.link import (
     TimeoutOption,
     connect,
     filtered,
+    parse_bytes,
     parse_ids,
     parse_tier,
     progress,
@@ -152,6 +153,32 @@ def clear(
         typer.echo(f"\n{found.ghosts} ghosts; left, being in use: {found.in_use_blocks} blocks")
         for identity in found.in_use_ids:
             typer.echo(f"  {identity.hex()}")
+
+
+@filtered
+def drain(
+    where: BlockFilter,
+    rate: Annotated[str, typer.Option(help="Most bytes stored in a second, such as 100MiB; 0: no bound.")] = "0",
+    timeout_s: TimeoutOption = 600.0, address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Store in the spill tier what lies above it alone; the copies above stay. Ctrl-C ends it. Status 1 when not
+    all was stored."""
+    bytes_per_s = parse_bytes(rate, "--rate")
+    last = None
+    with connect(address) as client, progress("draining") as bar:
+        for last in client.admin.drain(bytes_per_s=bytes_per_s, timeout_s=timeout_s, **where):
+            bar.update(TASK, total=last.total_blocks, completed=last.stored_blocks)
+    if last is None:
+        raise typer.Exit(1)
+    if as_json:
+        print_json(last)
+    else:
+        columns = ["ended", "stored", "bytes", "of", "held before", "gone", "failed"]
+        row = (last.state.name.lower(), last.stored_blocks, size(last.stored_bytes), last.total_blocks,
+               last.held_blocks, last.gone_blocks, last.failed_blocks)
+        print_table(columns, [row])
+    if last.stored_blocks + last.gone_blocks < last.total_blocks:
+        raise typer.Exit(1)
 
 
 @filtered

@@ -119,6 +119,16 @@ def parse_tier(text: str, option: str) -> Tier:
         raise typer.BadParameter(f"{text!r} is not hbm, host or spill", param_hint=option) from None
 
 
+def parse_bytes(text: str, option: str) -> int:
+    """A size such as 512MiB."""
+    from tierd.settings import parse_size
+
+    try:
+        return int(str(parse_size(text)))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Progress]:
     """A bar on stderr, shown once two seconds have passed; its one task is number 0.

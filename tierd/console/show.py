@@ -14,6 +14,7 @@ from tierd.console.link import (
     Ids,
     connect,
     filtered,
+    parse_bytes,
     parse_ids,
     parse_tier,
     progress,
@@ -179,7 +180,7 @@ def plan(
     address: Address = None, as_json: AsJson = False,
 ) -> None:
     """Dry run: what would go and where to, if so many bytes were needed now. Changes nothing."""
-    where, needed_bytes = parse_tier(tier, "--tier"), _size(needed)
+    where, needed_bytes = parse_tier(tier, "--tier"), parse_bytes(needed, "NEEDED")
     with connect(address) as client, progress("planning"):
         found = client.admin.plan(needed_bytes, where, limit)
     if as_json:
@@ -194,15 +195,6 @@ def plan(
         typer.echo(f"\n{size(found.free_bytes)} free, {would_go}{enough}")
     if not found.enough:
         raise typer.Exit(1)
-
-
-def _size(text: str) -> int:
-    from tierd.settings import parse_size
-
-    try:
-        return int(str(parse_size(text)))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="NEEDED") from None
 
 
 def config(

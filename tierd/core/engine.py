@@ -13,6 +13,7 @@ import numpy as np
 
 from tierd.core import (
     canary,
+    draining,
     explain,
     hints,
     lives,
@@ -81,6 +82,8 @@ HANDLERS: dict[type, Handler] = {
     m.Clear: moving.clear,
     m.DropDamaged: moving.drop_damaged,
     m.SpillState: moving.spill_state,
+    m.ListDrainable: draining.list_drainable,
+    m.StoreBelow: draining.store_below,
     m.BorrowSlot: canary.borrow_slot,
     m.ReturnSlot: canary.return_slot,
     m.Finish: _finish,

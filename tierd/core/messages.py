@@ -22,9 +22,22 @@ from tierd.core.hint_messages import PrefetchStatus as PrefetchStatus
 from tierd.core.hint_messages import Touch as Touch
 from tierd.core.hint_messages import Touched as Touched
 from tierd.core.hint_messages import Unpin as Unpin
+from tierd.core.operator_messages import BlockFilter as BlockFilter
+from tierd.core.operator_messages import BorrowedSlot as BorrowedSlot
+from tierd.core.operator_messages import BorrowSlot as BorrowSlot
+from tierd.core.operator_messages import Drainable as Drainable
+from tierd.core.operator_messages import ListDrainable as ListDrainable
+from tierd.core.operator_messages import OperatorCommand as OperatorCommand
+from tierd.core.operator_messages import OperatorReply as OperatorReply
+from tierd.core.operator_messages import ReturnSlot as ReturnSlot
+from tierd.core.operator_messages import Shares as Shares
+from tierd.core.operator_messages import SharesReply as SharesReply
+from tierd.core.operator_messages import StoreBelow as StoreBelow
+from tierd.core.operator_messages import TierShares as TierShares
 from tierd.core.terms import Aborted as Aborted
 from tierd.core.terms import Acquired as Acquired
 from tierd.core.terms import Committed as Committed
+from tierd.core.terms import Drained as Drained
 from tierd.core.terms import Evicted as Evicted
 from tierd.core.terms import Ids as Ids
 from tierd.core.terms import NextUse as NextUse
@@ -170,21 +183,6 @@ class Readmit:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockFilter:
-    """Which blocks with a READY copy. `namespaces`: one of these numbers, where `namespace` is one alone.
-    `older_than_s`: the last access lies so many seconds back."""
-
-    namespace: int = 0
-    tier: Tier | None = None
-    identity_prefix: bytes = b""
-    in_use: bool | None = None
-    namespaces: frozenset[int] | None = None
-    group: int | None = None
-    older_than_s: float = 0.0
-    pinned: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Clear:
     """`most`: blocks to be removed at once, None for all."""
 
@@ -204,22 +202,6 @@ class DropDamaged:
 
 
 @dataclass(frozen=True, slots=True)
-class BorrowSlot:
-    """Lends a free slot for `size` bytes of an arena, to see whether it can be written and read."""
-
-    tier: Tier
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnSlot:
-    """Nobody writes or reads the borrowed slot any more."""
-
-    tier: Tier
-    address: int
-
-
-@dataclass(frozen=True, slots=True)
 class SetPolicy:
     spec: str
 
@@ -227,11 +209,6 @@ class SetPolicy:
 @dataclass(frozen=True, slots=True)
 class Occupancy:
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """What each namespace has in each tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +267,8 @@ class SpillState:
 
 Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve
-    | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | BorrowSlot
-    | ReturnSlot | SetPolicy | Occupancy | Shares | ListBlocks | Describe | Explain | Plan | Finish | SpillState
-    | HintCommand
+    | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy
+    | ListBlocks | Describe | Explain | Plan | Finish | SpillState | HintCommand | OperatorCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -426,16 +402,6 @@ class Cleared:
 
 
 @dataclass(slots=True)
-class BorrowedSlot:
-    """`address`: None when no slot is free. `room`: one is, or could be made. `sample`: a READY block of the
-    tier, empty where there is none."""
-
-    address: int | None
-    room: bool
-    sample: bytes
-
-
-@dataclass(slots=True)
 class PolicySet:
     spec: str
     epoch: int
@@ -478,20 +444,6 @@ class OccupancyReply:
     pinned_bytes: int = 0
     pinned_bytes_max: int = 0
     prefetches: int = 0
-
-
-@dataclass(slots=True)
-class TierShares:
-    """Of one tier, by the number of a namespace: arrays of one length, int64. Bytes are those of slots."""
-
-    blocks: NDArray[np.int64]
-    used_bytes: NDArray[np.int64]
-    reserved_bytes: NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class SharesReply:
-    tiers: dict[Tier, TierShares]
 
 
 @dataclass(slots=True)
@@ -560,9 +512,8 @@ class Planned:
 
 
 Reply = (
-    Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed
-    | Cleared | BorrowedSlot | PolicySet | OccupancyReply | SharesReply | BlockPage | Explained | Planned
-    | HintReply
+    Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared
+    | PolicySet | OccupancyReply | BlockPage | Explained | Planned | HintReply | OperatorReply
 )
 
 

@@ -357,7 +357,7 @@ def _failed(
         if not source.copies.moves[move.row] and not source.copies.leases[move.row]:
             state.drop(source, rows)
         return
-    if move.leave and not move.chosen:
+    if (move.leave or move.target == Tier.SPILL) and not move.chosen:
         _asked_move_failed(state, move, rows)
 
 

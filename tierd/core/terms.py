@@ -65,6 +65,14 @@ class Evicted(IntEnum):
     PENDING = 6
 
 
+class Drained(IntEnum):
+    STORED = 1
+    MISS = 2
+    PENDING = 3
+    FULL = 4
+    FAILED = 5
+
+
 class Readmitted(IntEnum):
     READY = 1
     MISS = 2

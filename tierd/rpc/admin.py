@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
+from tierd.app.drain import drain
 from tierd.app.service import Service
 from tierd.app.shares import by_tenant
 from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
 from tierd.rpc import convert
-from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of
+from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of, deadline_within, send
 from tierd.rpc.status import answers_errors
 from tierd_client.v1 import admin_pb2 as pb
 from tierd_client.v1 import admin_pb2_grpc
@@ -85,6 +87,14 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         return pb.SwitchEpochResponse(
             namespace=now.number, namespace_before=before.number, weights_epoch_before=before.layout.weights_epoch
         )
+
+    @answers_errors
+    async def Drain(self, request: Any, context: Any) -> None:
+        where = convert.block_filter(request.filter, self._service.namespaces)
+        deadline = deadline_within(context, convert.drain_timeout_s(request.timeout_s))
+        async with aclosing(drain(self._service, where, request.bytes_per_s, deadline)) as parts:
+            async for progress in parts:
+                await send(context, convert.drain_progress(progress))
 
     @answers_errors
     async def Verify(self, request: Any, context: Any) -> Any:

@@ -18,7 +18,7 @@ from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused, Unavailable
 from tierd.rpc import convert
-from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of
+from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of, send
 from tierd.rpc.status import answers_errors
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.layout import CANONICAL_BYTES_MAX
@@ -191,7 +191,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         )
         async with aclosing(parts):
             async for part in parts:
-                await _send(context, _get_response(part))
+                await send(context, _get_response(part))
 
     def _ids(self, request: Any) -> Any:
         return convert.block_ids(request.blocks, self._service.about.max_ids)
@@ -230,11 +230,3 @@ def _get_response(part: streams.GetHead | bytes) -> Any:
     if isinstance(part, bytes):
         return pb.GetResponse(data=part)
     return convert.get_header(part.reply, part.block_bytes)
-
-
-async def _send(context: Any, message: Any) -> None:
-    try:
-        async with asyncio.timeout(streams.STREAM_IDLE_S):
-            await context.write(message)
-    except TimeoutError as error:
-        raise LimitReached(f"the reader took nothing for {streams.STREAM_IDLE_S:.0f} s") from error

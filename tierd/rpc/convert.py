@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tierd.app.drain import Progress
 from tierd.app.namespaces import LayoutFilter, Namespaces
 from tierd.app.service import TierState
 from tierd.app.shares import DOMAIN, NamespaceShare, TenantShare
@@ -27,6 +28,7 @@ from tierd_client.v1 import blocks_pb2 as pb
 NAME_BYTES_MAX = 256
 POLICY_BYTES_MAX = 1024
 TIMEOUT_MS_MAX = 600_000
+DRAIN_S_DEFAULT, DRAIN_S_MAX = 600, 86_400
 TOKEN_BYTES = 16
 STEPS_MAX = 1_000_000
 PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
@@ -115,6 +117,13 @@ def timeout_s(timeout_ms: int) -> float:
     if timeout_ms > TIMEOUT_MS_MAX:
         raise InvalidInput("timeout_ms", f"{timeout_ms}, more than {TIMEOUT_MS_MAX}")
     return timeout_ms / 1000
+
+
+def drain_timeout_s(value: int) -> float:
+    """Seconds; 0 is the default."""
+    if value > DRAIN_S_MAX:
+        raise InvalidInput("timeout_s", f"{value}, more than {DRAIN_S_MAX}")
+    return float(value or DRAIN_S_DEFAULT)
 
 
 def optional_tier(value: int, field: str, allowed: Collection[m.Tier] = tuple(m.Tier)) -> m.Tier | None:
@@ -358,6 +367,10 @@ def _namespace_record(share: TenantShare) -> apb.NamespaceRecord:
         for field in ("model", "revision", "weights_epoch", "engine", "dtype", "adapter", "tp_rank", "tp_size"):
             setattr(record, field, getattr(layout, field))
     return record
+
+
+def drain_progress(progress: Progress) -> apb.DrainProgress:
+    return apb.DrainProgress(**{field.name: getattr(progress, field.name) for field in fields(Progress)})
 
 
 def clear_response(reply: m.Cleared) -> apb.ClearResponse:

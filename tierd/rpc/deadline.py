@@ -1,10 +1,12 @@
-"""The deadline of a call: its own timeout or that of its RPC, whichever is sooner."""
+"""The deadline of a call, its own timeout or that of its RPC, whichever is sooner; and of a part of a stream."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from tierd.app.streams import STREAM_IDLE_S
+from tierd.core.errors import LimitReached
 from tierd.rpc.convert import timeout_s
 
 SHORT_CALL_MS = 10_000
@@ -16,8 +18,21 @@ MARGIN_S = 0.02
 
 def deadline_of(context: Any, timeout_ms: int) -> float:
     """In the event loop's time. InvalidInput for a timeout that is too long."""
-    left_s = timeout_s(timeout_ms)
+    return deadline_within(context, timeout_s(timeout_ms))
+
+
+def deadline_within(context: Any, left_s: float) -> float:
+    """The same for a timeout in seconds that was checked before."""
     remaining_s = context.time_remaining()
     if remaining_s is not None:
         left_s = min(left_s, max(0.0, remaining_s - MARGIN_S))
     return asyncio.get_running_loop().time() + left_s
+
+
+async def send(context: Any, message: Any) -> None:
+    """One message of a stream. LimitReached when its reader takes nothing for STREAM_IDLE_S."""
+    try:
+        async with asyncio.timeout(STREAM_IDLE_S):
+            await context.write(message)
+    except TimeoutError as error:
+        raise LimitReached(f"the reader took nothing for {STREAM_IDLE_S:.0f} s") from error

@@ -12,8 +12,23 @@ class BlockSort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     BLOCK_SORT_UNSPECIFIED: _ClassVar[BlockSort]
     BLOCK_SORT_RANK: _ClassVar[BlockSort]
+
+class DrainState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAIN_STATE_UNSPECIFIED: _ClassVar[DrainState]
+    DRAIN_STATE_RUNNING: _ClassVar[DrainState]
+    DRAIN_STATE_DONE: _ClassVar[DrainState]
+    DRAIN_STATE_DEADLINE: _ClassVar[DrainState]
+    DRAIN_STATE_FULL: _ClassVar[DrainState]
+    DRAIN_STATE_DOWN: _ClassVar[DrainState]
 BLOCK_SORT_UNSPECIFIED: BlockSort
 BLOCK_SORT_RANK: BlockSort
+DRAIN_STATE_UNSPECIFIED: DrainState
+DRAIN_STATE_RUNNING: DrainState
+DRAIN_STATE_DONE: DrainState
+DRAIN_STATE_DEADLINE: DrainState
+DRAIN_STATE_FULL: DrainState
+DRAIN_STATE_DOWN: DrainState
 
 class OccupancyRequest(_message.Message):
     __slots__ = ()
@@ -412,6 +427,36 @@ class SwitchEpochResponse(_message.Message):
     namespace_before: int
     weights_epoch_before: int
     def __init__(self, namespace: _Optional[int] = ..., namespace_before: _Optional[int] = ..., weights_epoch_before: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("filter", "bytes_per_s", "timeout_s")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    filter: BlockFilter
+    bytes_per_s: int
+    timeout_s: int
+    def __init__(self, filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., bytes_per_s: _Optional[int] = ..., timeout_s: _Optional[int] = ...) -> None: ...
+
+class DrainProgress(_message.Message):
+    __slots__ = ("state", "held_blocks", "total_blocks", "total_bytes", "stored_blocks", "stored_bytes", "gone_blocks", "failed_blocks")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GONE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    state: DrainState
+    held_blocks: int
+    total_blocks: int
+    total_bytes: int
+    stored_blocks: int
+    stored_bytes: int
+    gone_blocks: int
+    failed_blocks: int
+    def __init__(self, state: _Optional[_Union[DrainState, str]] = ..., held_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., total_bytes: _Optional[int] = ..., stored_blocks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., gone_blocks: _Optional[int] = ..., failed_blocks: _Optional[int] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("ids", "filter", "repair", "timeout_ms")

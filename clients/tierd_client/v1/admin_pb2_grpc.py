@@ -84,6 +84,11 @@ class AdminStub:
                 request_serializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_stream(
+                '/tierd.v1.Admin/Drain',
+                request_serializer=tierd_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_admin__pb2.DrainProgress.FromString,
+                _registered_method=True)
         self.Verify = channel.unary_unary(
                 '/tierd.v1.Admin/Verify',
                 request_serializer=tierd_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
@@ -166,6 +171,16 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Stores in the spill tier what lies above it alone, the blocks worth most first; the copies above stay. Says how
+        far it is after each batch; the last message is the only one whose state is not RUNNING. Cancel it to end it:
+        what was stored stays stored. It stores what was there when it began, and evicts from the spill tier only what
+        is worth less. FAILED_PRECONDITION while another drain is under way or the tier is down.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Verify(self, request, context):
         """Compares stored bytes with their checksums.
         """
@@ -225,6 +240,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SwitchEpoch,
                     request_deserializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_admin__pb2.SwitchEpochResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_stream_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=tierd_dot_v1_dot_admin__pb2.DrainRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_admin__pb2.DrainProgress.SerializeToString,
             ),
             'Verify': grpc.unary_unary_rpc_method_handler(
                     servicer.Verify,
@@ -502,6 +522,33 @@ class Admin:
             '/tierd.v1.Admin/SwitchEpoch',
             tierd_dot_v1_dot_admin__pb2.SwitchEpochRequest.SerializeToString,
             tierd_dot_v1_dot_admin__pb2.SwitchEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tierd.v1.Admin/Drain',
+            tierd_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
+            tierd_dot_v1_dot_admin__pb2.DrainProgress.FromString,
             options,
             channel_credentials,
             insecure,
