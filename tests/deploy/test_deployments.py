@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from deployments import (
     mounts_of,
     pod_of,
     size,
+    tierd_environment,
 )
 
 from tierd.cli import COMMANDS
@@ -253,3 +255,32 @@ def run_worker(daemon: ServeProcess, rounds: int) -> list[dict[str, int]]:
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_as_a_container_would(tmp_path: Path) -> None:
+    """Under the image's settings, without a capability, in namespaces of its own and with the compose file's
+    /dev/shm, the daemon gets healthy by the image's own check, serves a worker, and stops in order."""
+    if not all(map(shutil.which, ("unshare", "setpriv", "mount", "ip"))):
+        pytest.skip("unshare, setpriv, mount and ip are not all installed")
+    volume = Path(tempfile.mkdtemp(prefix="tierd-deploy-"))
+    state = volume / Path(image_environment()["TIERD_STATE_DIR"]).name
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    environment |= tierd_environment(image_environment()) | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TIERD_SPILL": "embedded",
+        "TIERD_HOST_BYTES": "64MiB", "TIERD_STATE_DIR": str(state), "TIERD_ADDRESS": f"unix://{state}/tierd.sock",
+    }
+    code = json.loads(re.findall(r"HEALTHCHECK.*?CMD (\[.*?\])$", DOCKERFILE, re.MULTILINE | re.DOTALL)[0])[2]
+    shm_bytes = size(COMPOSE["services"]["tierd"]["shm_size"])
+    inside = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    arguments = [ROOT / "tests/deploy/as_container.sh", volume, shm_bytes, code, DOCKER / "worker.py"]
+    done = subprocess.run(
+        [*inside, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=90,
+        check=False,
+    )
+    volume.rmdir()
+    if done.returncode == 3 or "unshare failed" in done.stderr:
+        pytest.skip("this user may not make namespaces")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rounds = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rounds[1]["taken"] == rounds[1]["blocks"] and not any(one["wrong"] for one in rounds)
+    assert '"event": "stopped"' in done.stderr
