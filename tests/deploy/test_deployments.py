@@ -129,6 +129,14 @@ def test_probes_ask_what_is_answered() -> None:
             assert daemon[probe]["httpGet"]["port"] == "http"
 
 
+def test_a_drain_leaves_time_to_stop() -> None:
+    """What a pod does before it stops is a command, and leaves the daemon its time."""
+    pod = pod_of(DOCKER / "kubernetes/sidecar.yaml")
+    program, command, option, seconds = daemon_of(pod)["lifecycle"]["preStop"]["exec"]["command"]
+    assert (program, option) == ("tierd", "--timeout-s") and command in COMMANDS
+    assert float(seconds) + EXIT_WITHIN_S < pod["terminationGracePeriodSeconds"]
+
+
 # --- places ---------------------------------------------------------------------------------------------
 
 
