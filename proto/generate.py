@@ -14,7 +14,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent
 STUBS = ROOT.parent / "clients" / "tierd_client" / "v1"
-NAMES = ("blocks", "admin")
+NAMES = ("blocks", "lending", "admin")
 
 
 def generate(target: Path) -> None:

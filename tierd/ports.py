@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tierd.core.loans import PoolPlan
 from tierd.core.messages import Record, Tier
 from tierd_client.format import U8Array
 
@@ -41,6 +42,29 @@ class ArenaStore(Protocol):
 
     def close(self) -> None:
         """Unmaps; idempotent. The bytes stay where the medium survives the process."""
+
+
+class LentStore(Protocol):
+    """Pages of engines' own memory (core/loans.py: addresses), read only.
+
+    Caller: opens a pool before its pages are named and closes it when none is lent any more. Implementer:
+    thread-safe; `read` has finished when it returns, and raises when the pool was closed meanwhile or its process
+    has died, for then nobody knows what was read; a closed pool's memory is given up after the last read of it.
+    """
+
+    def open_pool(self, number: int, session: int, plan: PoolPlan, process: tuple[int, int]) -> None:
+        """Maps it. Raises InvalidInput naming what is wrong with the plan, Unavailable where memory is refused."""
+
+    def close_pool(self, number: int) -> None: ...
+
+    def forget(self, session: int) -> None:
+        """Closes regions that a session passed and no pool of it uses."""
+
+    def reached(self, address: int, fence: int) -> bool:
+        """Whether the fence of a page's pool has reached a value. Raises Unavailable when the pool is closed."""
+
+    def read(self, address: int, out: U8Array) -> None:
+        """Copies a page out."""
 
 
 @dataclass(frozen=True, slots=True)

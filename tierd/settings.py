@@ -142,6 +142,16 @@ class Settings(BaseModel):
         "cpu", pattern=r"^(cpu|cuda:\d{1,2})$",
         description='"cuda:N", or "cpu": the twin in shared memory (default, runs anywhere).',
     )
+    max_lent_pools: int = Field(
+        0, ge=0, le=4096,
+        description="Most pools of engines' own KV memory that may be lent at once, one per worker and group; 0 "
+        "(default): lending is off. A pool on a GPU gives the daemon a CUDA context there, about 0.5 GB.",
+    )
+    lent_fence_timeout_ms: int = Field(
+        2000, ge=1, le=600_000,
+        description="How long a copy from a lent page waits for the page to be ready, ms; then it has failed and "
+        "the block stays where it is. Default 2000: many times a forward pass.",
+    )
     segment_bytes: Size = Field(
         0, ge=0, le=1 << 40,
         description="Bytes of one segment of an arena, a multiple of 4 KiB; at most 64 segments in all. "

@@ -13,7 +13,7 @@ import os
 import resource
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,13 +23,16 @@ import structlog
 
 from tierd.adapters.arena_host import HostArena
 from tierd.adapters.attach import AttachServer, Offer
+from tierd.adapters.device import Device
 from tierd.adapters.instance import StateDirectory
+from tierd.adapters.lent import LentMemory
 from tierd.adapters.memory import MemoryPlan, SharedMemory, Start, open_memory
 from tierd.adapters.processes import ProcessWatch
 from tierd.adapters.secret_files import check_certificate, read_secret, read_tokens
 from tierd.adapters.shm import Populator, SharedDirectory
 from tierd.adapters.survivors import Survivors
 from tierd.app.daemon import Daemon, Stage
+from tierd.app.lending import Pools
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespaces
 from tierd.app.readiness import Readiness
@@ -72,6 +75,8 @@ class Ground:
     spill: SpillStore | None
     access: Access
     tls: Tls | None
+    lent: LentMemory | None = None
+    pin: Callable[[Sequence[U8Array]], int] | None = None
 
 
 def serve(settings: Settings) -> None:
@@ -101,8 +106,12 @@ def lay_ground(settings: Settings, held: ExitStack) -> Ground:
     arenas = _arenas(settings, memory)
     for arena in arenas.values():
         held.callback(arena.close)
+    lent = LentMemory(_gpu) if settings.max_lent_pools else None
+    if lent is not None:
+        held.callback(lent.close)
     _say_what_was_found(memory)
-    return Ground(settings, state, boot, memory, arenas, spill, access, tls)
+    pin = getattr(arenas.get(Tier.HBM), "pin", None)
+    return Ground(settings, state, boot, memory, arenas, spill, access, tls, lent, pin)
 
 
 async def _live(ground: Ground) -> None:
@@ -121,7 +130,8 @@ def compose(ground: Ground) -> Daemon:
     namespaces.forget_retired(in_use=engine.namespaces())
     mover = Mover(
         ground.arenas, ground.spill, fingerprint_of=namespaces.fingerprint_of, threads=settings.mover_threads,
-        op_timeout_s=settings.spill_timeout_ms / 1000, on_results=writer.finish,
+        op_timeout_s=settings.spill_timeout_ms / 1000, on_results=writer.finish, lent=ground.lent,
+        fence_timeout_s=settings.lent_fence_timeout_ms / 1000,
     )
     writer.carry_out_with(mover.submit)
     health_changed = asyncio.Event()
@@ -131,7 +141,8 @@ def compose(ground: Ground) -> Daemon:
             ground.spill, writer, mover, lambda _: health_changed.set(), probe_up_s=settings.spill_probe_ms / 1000
         )
     service = Service(
-        writer, mover, namespaces, _about(ground), orphans=engine.orphans, spill_watch=spill_watch
+        writer, mover, namespaces, _about(ground), orphans=engine.orphans, spill_watch=spill_watch,
+        pools=Pools(ground.lent, settings.max_lent_pools),
     )
     stages = [_memory_stage(ground), Stage("mover", stop=mover.stop)]
     if spill_watch is not None:
@@ -211,10 +222,17 @@ def _arenas(settings: Settings, memory: SharedMemory) -> dict[Tier, ArenaStore]:
         use_one_thread()
         arenas[Tier.HBM] = HbmCpuTwin(arrays(settings.hbm_segments))
     elif settings.hbm_bytes:
-        from tierd.adapters.hbm_cuda import HbmCuda
+        from tierd.adapters.hbm_arena import HbmArena
+        from tierd.adapters.hbm_cuda import CudaDevice
 
-        arenas[Tier.HBM] = HbmCuda(settings.hbm_device, dict(settings.hbm_segments))
+        arenas[Tier.HBM] = HbmArena(CudaDevice(settings.hbm_device), dict(settings.hbm_segments))
     return arenas
+
+
+def _gpu(uuid: str) -> Device:
+    from tierd.adapters.hbm_cuda import device_of
+
+    return device_of(uuid)
 
 
 def _raise_descriptor_limit() -> None:
@@ -230,9 +248,11 @@ def _raise_descriptor_limit() -> None:
 def _engine_settings(ground: Ground) -> EngineSettings:
     settings = ground.settings
     tiers = [TierSpec(Tier.HOST, segments=settings.host_segments)]
-    if Tier.HBM in ground.arenas:
-        readable = ground.arenas[Tier.HBM].mappable
-        tiers.append(TierSpec(Tier.HBM, segments=settings.hbm_segments, readable=readable))
+    hbm = ground.arenas.get(Tier.HBM)
+    if hbm is not None or ground.lent is not None:
+        readable = hbm is not None and hbm.mappable
+        segments = settings.hbm_segments if hbm is not None else ()
+        tiers.append(TierSpec(Tier.HBM, segments, readable=readable, lends=ground.lent is not None))
     if ground.spill is not None:
         tiers.append(TierSpec(Tier.SPILL, capacity_bytes=settings.spill_bytes_max))
     return EngineSettings(
@@ -259,10 +279,10 @@ def _about(ground: Ground) -> About:
 def _memory_stage(ground: Ground) -> Stage:
     """Populates in the background, so that readiness does not wait for it."""
     arrays = [file.array() for file in ground.memory.files.values()]
-    device = ground.settings.hbm_device
+    host = [ground.memory.segments[number].array() for number, _ in ground.settings.host_segments]
 
     def report(event: str, size: int) -> None:
-        pinned = _pin(arrays) if event == "populated" and Tier.HBM in ground.arenas and device != "cpu" else 0
+        pinned = ground.pin(host) if event == "populated" and ground.pin is not None else 0
         log.info(event, bytes=size, pinned_bytes=pinned)
 
     populator = Populator(arrays, report)
@@ -276,12 +296,6 @@ def _memory_stage(ground: Ground) -> Stage:
     return Stage("memory", start=start, stop=stop)
 
 
-def _pin(arrays: Sequence[U8Array]) -> int:
-    from tierd.adapters.hbm_cuda import pin
-
-    return pin(arrays)
-
-
 def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Stage:
     memory = ground.memory
     mappable = [tier for tier in (Tier.HOST, Tier.HBM) if tier in ground.arenas and ground.arenas[tier].mappable]
@@ -289,7 +303,7 @@ def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Sta
     segments = [(number, tier, memory.segments[number]) for tier in mappable for number, _ in by_tier[tier]]
     watch = ProcessWatch(service.process_ended)
     offer = Offer(ground.boot, memory.files["catalog"], segments)
-    server = AttachServer(ground.settings.attach_path, offer, service, watch)
+    server = AttachServer(ground.settings.attach_path, offer, service, watch, ground.lent)
 
     async def start() -> None:
         survivors.watch(watch, service.process_ended)

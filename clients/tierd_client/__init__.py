@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from tierd_client.identity import Identities, chain_ids, plain_ids
     from tierd_client.layout import Group, Layout, Part
     from tierd_client.lease import AsyncLease, Lease
+    from tierd_client.lending import AsyncLentPool, Fence, LentPool, Piece, SharedRegion, pieces_of
     from tierd_client.namespace import AsyncNamespace, Namespace
     from tierd_client.outcomes import (
         AcquireOutcome,
+        AdoptOutcome,
         EvictOutcome,
         LookupResult,
         Presence,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         ReadmitOutcome,
         Tier,
         Tiers,
+        WithdrawOutcome,
     )
     from tierd_client.sequence import AsyncSequence, Sequence
 
@@ -57,22 +60,24 @@ _HOMES = {
     "identity": ("Identities", "chain_ids", "plain_ids"),
     "layout": ("Group", "Layout", "Part"),
     "lease": ("AsyncLease", "Lease"),
+    "lending": ("AsyncLentPool", "Fence", "LentPool", "Piece", "SharedRegion", "pieces_of"),
     "namespace": ("AsyncNamespace", "Namespace"),
     "outcomes": (
-        "AcquireOutcome", "EvictOutcome", "LookupResult", "Presence", "PutOutcome", "ReadmitOutcome", "Tier",
-        "Tiers",
+        "AcquireOutcome", "AdoptOutcome", "EvictOutcome", "LookupResult", "Presence", "PutOutcome",
+        "ReadmitOutcome", "Tier", "Tiers", "WithdrawOutcome",
     ),
     "sequence": ("AsyncSequence", "Sequence"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without running it
-    "AccessDenied", "AcquireOutcome", "AsyncClient", "AsyncLease", "AsyncNamespace", "AsyncSequence",
-    "BrokenPeer", "CatalogReader", "ChainsHit", "Client", "ClientClosed", "ConnectFailed", "EvictOutcome",
-    "FailedPrecondition", "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease",
-    "LimitReached", "LookupResult", "Namespace", "NotFound", "Part", "Presence", "PutOutcome",
-    "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable", "Tier", "TierdClientError", "Tiers",
-    "TimedOut", "Tls", "Unavailable", "chain_ids", "plain_ids",
+    "AccessDenied", "AcquireOutcome", "AdoptOutcome", "AsyncClient", "AsyncLease", "AsyncLentPool",
+    "AsyncNamespace", "AsyncSequence", "BrokenPeer", "CatalogReader", "ChainsHit", "Client", "ClientClosed",
+    "ConnectFailed", "EvictOutcome", "FailedPrecondition", "Fence", "ForkedClientError", "Group", "Identities",
+    "InvalidArgument", "Layout", "Lease", "LentPool", "LimitReached", "LookupResult", "Namespace", "NotFound",
+    "Part", "Piece", "Presence", "PutOutcome", "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable",
+    "SharedRegion", "Tier", "TierdClientError", "Tiers", "TimedOut", "Tls", "Unavailable", "WithdrawOutcome",
+    "chain_ids", "pieces_of", "plain_ids",
 ]
 
 

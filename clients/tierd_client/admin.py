@@ -55,6 +55,7 @@ class TierOccupancy:
     demoted_total: int
     promoted_total: int
     failed_moves_total: int
+    lent_blocks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
 from tierd_client.arguments import seconds, text
@@ -33,10 +33,14 @@ from tierd_client.credentials import Credentials, Tls
 from tierd_client.errors import InvalidArgument
 from tierd_client.identity import Identities
 from tierd_client.layout import Layout
+from tierd_client.lending import AsyncLentPool, Fence, LentPool, Piece, PoolRoutines, SharedRegion
 from tierd_client.namespace import AsyncNamespace, Namespace, NamespaceRoutines, lookup_chains
 from tierd_client.routine import Routine, Work, described_by, perform, run
 from tierd_client.sequences import Sequences
 from tierd_client.session import Session
+
+if TYPE_CHECKING:
+    from tierd_client.cuda import CudaRegion
 
 MODES = ("auto", "never", "require")
 
@@ -123,6 +127,17 @@ class Client(BaseClient):
     def lookup_chains(self, chains: Iterable[tuple[Namespace, Identities]]) -> ChainsHit:
         return run(lookup_chains(self, chains))
 
+    def lend(
+        self, regions: Iterable[SharedRegion | CudaRegion], pieces: Iterable[Piece], pages: int,
+        fence: Fence | None = None,
+    ) -> LentPool:
+        """Lends pages of this process's own memory to the daemon (tierd_client/lending.py). Raises
+        FailedPrecondition where lending is off or this client has no shared memory with the daemon,
+        InvalidArgument naming what does not fit, Unavailable where the daemon cannot open the memory."""
+        routines = PoolRoutines(self.connection, regions, pieces, pages, fence)
+        run(routines.open())
+        return LentPool(routines, run)
+
     def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
         self.connection.close()
@@ -162,6 +177,15 @@ class AsyncClient(BaseClient):
     @described_by(lookup_chains)
     async def lookup_chains(self, chains: Iterable[tuple[AsyncNamespace, Identities]]) -> ChainsHit:
         return await self._perform(lookup_chains(self, chains))
+
+    async def lend(
+        self, regions: Iterable[SharedRegion | CudaRegion], pieces: Iterable[Piece], pages: int,
+        fence: Fence | None = None,
+    ) -> AsyncLentPool:
+        """Lends pages of this process's own memory to the daemon, as Client.lend does."""
+        routines = PoolRoutines(self.connection, regions, pieces, pages, fence)
+        await self._perform(routines.open())
+        return AsyncLentPool(routines, self._perform)
 
     async def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""

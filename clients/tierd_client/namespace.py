@@ -9,7 +9,7 @@ for what is asked; what is not done by then is PENDING.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,8 +25,10 @@ from tierd_client.holding import Batch, giving_back, opening
 from tierd_client.identity import Identities, chain_ids, plain_ids
 from tierd_client.layout import SCHEMA_VERSION, Layout
 from tierd_client.lease import AsyncLease, Lease, Pinned, PrivateSlots, SharedSlots
+from tierd_client.lending import BasePool, adopt
 from tierd_client.outcomes import (
     AcquireOutcome,
+    AdoptOutcome,
     EvictOutcome,
     LookupResult,
     Outcome,
@@ -344,6 +346,32 @@ class NamespaceRoutines:
     def _has(self, running: Running, ids: Identities) -> bool:
         return running.namespace.fingerprint == self.fingerprint and running.contains(ids)
 
+    # --- pages of this process ------------------------------------------------------------------------
+
+    async def adopt(
+        self, pool: BasePool, ids: Any, pages: Collection[int], fences: Collection[int] | None = None,
+        sequence: BaseSequence | str | None = None,
+    ) -> list[AdoptOutcome]:
+        """Says that blocks lie in these pages of a lent pool, one each; from now on they are only read. `fences`:
+        what the pool's fence must have reached before each page is read; None: they are ready. In a sequence the
+        chain before the blocks is touched as well. Raises FailedPrecondition when a page is lent as another block.
+        """
+        ids = self.identities(ids)
+        reach = [0] * len(ids) if fences is None else list(fences)
+        if not len(pages) == len(reach) == len(ids):
+            raise InvalidArgument(f"pages: {len(pages)}, with {len(reach)} fences, for {len(ids)} ids")
+        name, where = self._sequence_name(ids, sequence), list(pages)
+
+        async def lend(session: Session) -> list[AdoptOutcome]:
+            outcomes: list[AdoptOutcome] = []
+            for start, part in _batches(ids, session.info.max_ids):
+                end = start + len(part)
+                blocks = await self._block_ids(session, part)
+                outcomes += await adopt(pool, session, blocks, where[start:end], reach[start:end], name)
+            return outcomes
+
+        return await self._make(lend)
+
     # --- up and down ----------------------------------------------------------------------------------
 
     async def evict(
@@ -449,6 +477,7 @@ class Namespace(_Named):
     get = blocking(NamespaceRoutines.get)
     get_into = blocking(NamespaceRoutines.get_into)
     observe = blocking(NamespaceRoutines.observe)
+    adopt = blocking(NamespaceRoutines.adopt)
     evict = blocking(NamespaceRoutines.evict)
     readmit = blocking(NamespaceRoutines.readmit)
     _acquire = blocking(NamespaceRoutines.acquire)
@@ -477,6 +506,7 @@ class AsyncNamespace(_Named):
     get = awaiting(NamespaceRoutines.get)
     get_into = awaiting(NamespaceRoutines.get_into)
     observe = awaiting(NamespaceRoutines.observe)
+    adopt = awaiting(NamespaceRoutines.adopt)
     evict = awaiting(NamespaceRoutines.evict)
     readmit = awaiting(NamespaceRoutines.readmit)
     _acquire = awaiting(NamespaceRoutines.acquire)

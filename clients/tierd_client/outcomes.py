@@ -80,6 +80,25 @@ class ReadmitOutcome(IntEnum):
     LOST = 5
 
 
+class AdoptOutcome(IntEnum):
+    """ADOPTED is lent; the page is not where hbm has the block (EXISTS), it is being written there (BUSY), or the
+    catalog has no row left (FULL)."""
+
+    ADOPTED = 1
+    EXISTS = 2
+    BUSY = 3
+    FULL = 4
+
+
+class WithdrawOutcome(IntEnum):
+    """WITHDRAWN and UNSAVED pages are the worker's own, the block of an UNSAVED one is gone; a PENDING one may
+    still be read."""
+
+    WITHDRAWN = 1
+    UNSAVED = 2
+    PENDING = 3
+
+
 @dataclass(frozen=True, slots=True)
 class LookupResult:
     """Where blocks are. `prefix`: blocks of the hit by the group's rule, in any tier; `ready_in_ms`: estimate

@@ -32,7 +32,7 @@ from tierd_client.errors import (
     Unavailable,
 )
 from tierd_client.shared_memory import SharedMemory
-from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc
+from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc, lending_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class Session:
         self._failure: TierdClientError | None = None
         self._channel = credentials.open_channel(target, _CHANNEL_OPTIONS)
         self._blocks: Any = blocks_pb2_grpc.BlocksStub(self._channel)
+        self._lending: Any = lending_pb2_grpc.LendingStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
         self.info: Any = None
         try:
@@ -122,7 +123,8 @@ class Session:
     ) -> Call:
         """One unary RPC that may wait `wait_s` in the daemon, or must be over `within_s`: a step of a routine.
         `unheard` as in Call."""
-        stub = getattr(self._blocks, method, None) or getattr(self._admin, method)
+        services = (self._blocks, self._lending, self._admin)
+        stub = next(found for service in services if (found := getattr(service, method, None)))
         return Call(stub, request, wait_s + self.rpc_timeout_s if within_s is None else within_s, unheard)
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:

@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ DESCRIPTORS_MAX = 253
 OFFSET_BITS = 48
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _LENGTH = struct.Struct("<I")
+_PEER = struct.Struct("3i")
 
 
 @dataclass(slots=True)
@@ -114,6 +115,24 @@ class SharedMemory:
                     segment.write = self._map_writable(address >> OFFSET_BITS, segment.size, deadline)
         return segment.write[offset : offset + size]
 
+    def pass_region(self, session: int, descriptor: int, deadline: Deadline) -> int:
+        """Lends the daemon a region of this process's memory; its number in the session."""
+        with self._lock:
+            reply, others = self._ask({"op": "lend", "session": session}, deadline, [descriptor])
+        _close_all(others)
+        if not isinstance(reply.get("region"), int):
+            raise BrokenPeer("lend: the reply names no region")
+        number: int = reply["region"]
+        return number
+
+    def daemon_pidfd(self) -> int:
+        """A descriptor that is readable once the daemon's process has ended; -1 where that cannot be known."""
+        pid, _, _ = _PEER.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        try:
+            return os.pidfd_open(pid) if pid > 0 else -1
+        except OSError:
+            return -1
+
     def is_inherited(self) -> bool:
         """Whether this process is a fork of the one that attached: nothing is mapped here, and what was leased
         is not its own."""
@@ -167,14 +186,18 @@ class SharedMemory:
         finally:
             _close_all(descriptors)
 
-    def _ask(self, request: dict[str, Any], deadline: Deadline) -> tuple[dict[str, Any], list[int]]:
+    def _ask(
+        self, request: dict[str, Any], deadline: Deadline, passed: Sequence[int] = (),
+    ) -> tuple[dict[str, Any], list[int]]:
         """One frame there, one back. Unavailable when the socket fails, which is then closed for good: what
         would come next on it answers something else. No descriptor of a failed answer is kept open."""
         descriptors: list[int] = []
         try:
             self._socket.settimeout(_timeout_s(deadline))
             text = json.dumps(request).encode()
-            self._socket.sendall(_LENGTH.pack(len(text)) + text)
+            frame = _LENGTH.pack(len(text)) + text
+            sent = socket.send_fds(self._socket, [frame], list(passed)) if passed else 0
+            self._socket.sendall(frame[sent:])
             (size,) = _LENGTH.unpack(self._receive(_LENGTH.size, descriptors))
             if size > FRAME_BYTES_MAX:
                 raise BrokenPeer(f"a frame of {size} bytes; at most {FRAME_BYTES_MAX}")

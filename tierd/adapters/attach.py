@@ -32,6 +32,8 @@ ACCEPT_RETRY_S = 0.1
 SOCKET_PATH_BYTES_MAX = 107
 _LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
+_RIGHTS_BYTES = socket.CMSG_SPACE(4 * 4)
+"""Room for four descriptors; the kernel closes what does not fit."""
 
 FOREIGN_START_TIME = 1
 """Start time recorded with pid 0: a process of another pid namespace, which the kernel shows as pid 0."""
@@ -48,6 +50,13 @@ class AttachedSessions(Protocol):
 
     def segments_reserved(self, session: int) -> frozenset[int]:
         """Segments in which the session holds reservations now."""
+
+
+class Regions(Protocol):
+    """Takes memory that engines lend."""
+
+    def pass_region(self, session: int, descriptor: int) -> int:
+        """Maps it; its number in the session. The descriptor stays the caller's. Raises Refused."""
 
 
 class Mapped(Protocol):
@@ -89,7 +98,12 @@ class _Peer:
 class AttachServer:
     """Listens on a Unix socket; one task per connection, all within `serve`."""
 
-    def __init__(self, path: Path, offer: Offer, sessions: AttachedSessions, watch: ProcessWatch) -> None:
+    def __init__(
+        self, path: Path, offer: Offer, sessions: AttachedSessions, watch: ProcessWatch,
+        regions: Regions | None = None,
+    ) -> None:
+        """`regions`: None where lending is off."""
+        self._regions = regions
         self.path = path
         self._offer = offer
         self._sessions = sessions
@@ -161,25 +175,33 @@ class AttachServer:
             raise BadFrame(str(error)) from error
 
     async def _converse(self, peer: _Peer) -> None:
-        while (frame := await _receive(peer.sock)) is not None:
-            descriptors: list[int] = []
+        more = True
+        while more:
+            received, descriptors = list[int](), list[int]()
             try:
-                reply = self._answer(peer, _parsed(frame), descriptors)
-                await _send(peer.sock, reply, descriptors)
+                frame = await _receive(peer.sock, received)
+                more = frame is not None
+                if frame is not None:
+                    reply = self._answer(peer, _parsed(frame), received, descriptors)
+                    await _send(peer.sock, reply, descriptors)
             finally:
-                for descriptor in descriptors:
+                for descriptor in received + descriptors:
                     os.close(descriptor)
 
-    def _answer(self, peer: _Peer, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        """The reply to one request; descriptors to send with it are added to the list."""
+    def _answer(
+        self, peer: _Peer, request: dict[str, Any], received: list[int], descriptors: list[int]
+    ) -> dict[str, Any]:
+        """The reply to one request that came with descriptors; those to send with it are added to the list."""
         try:
             match request.get("op"):
                 case "attach":
                     return self._attach(peer, request, descriptors)
                 case "writable":
                     return self._writable(peer, request, descriptors)
+                case "lend":
+                    return self._lend(peer, request, received)
                 case other:
-                    raise NotAllowed(f"op {other!r} is unknown; there are attach and writable")
+                    raise NotAllowed(f"op {other!r} is unknown; there are attach, writable and lend")
         except (NotAllowed, TierdError) as error:
             return {"ok": False, "error": str(error)}
 
@@ -220,6 +242,16 @@ class AttachServer:
                 return {"ok": True}
         raise NotAllowed(f"segment {wanted} cannot be mapped")
 
+    def _lend(self, peer: _Peer, request: dict[str, Any], received: list[int]) -> dict[str, Any]:
+        session = _field(request, "session", int)
+        if session not in peer.sessions:
+            raise NotAllowed(f"session {session} is not attached by this connection")
+        if self._regions is None:
+            raise NotAllowed("lending is off: max_lent_pools is 0")
+        if len(received) != 1:
+            raise NotAllowed(f"{len(received)} descriptors; a region comes with one")
+        return {"ok": True, "region": self._regions.pass_region(session, received[0])}
+
     def _hung_up(self, peer: _Peer) -> None:
         """A closed socket is a hint: the process decides, or the hint itself where there is no process."""
         for session in peer.sessions:
@@ -257,24 +289,38 @@ def _parsed(frame: bytes) -> dict[str, Any]:
     return request
 
 
-async def _receive(sock: socket.socket) -> bytes | None:
-    """One frame; None at the end of the stream. Waits for its first byte as long as it takes."""
-    first = await asyncio.get_running_loop().sock_recv(sock, _LENGTH.size)
+async def _receive(sock: socket.socket, descriptors: list[int]) -> bytes | None:
+    """One frame; None at the end of the stream. Waits for its first byte as long as it takes. Descriptors that come
+    with it are added to the list."""
+    first = await _some(sock, _LENGTH.size, descriptors)
     if not first:
         return None
     async with asyncio.timeout(FRAME_DEADLINE_S):
-        head = first + await _exactly(sock, _LENGTH.size - len(first))
+        head = first + await _exactly(sock, _LENGTH.size - len(first), descriptors)
         (size,) = _LENGTH.unpack(head)
         if size > FRAME_BYTES_MAX:
             raise BadFrame(f"a frame of {size} bytes; at most {FRAME_BYTES_MAX}")
-        return await _exactly(sock, size)
+        return await _exactly(sock, size, descriptors)
 
 
-async def _exactly(sock: socket.socket, size: int) -> bytes:
-    loop = asyncio.get_running_loop()
+async def _some(sock: socket.socket, size: int, descriptors: list[int]) -> bytes:
+    """What has come of so many bytes, at least one; none at the end of the stream."""
+    while True:
+        try:
+            data, ancillary, _, _ = sock.recvmsg(size, _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            await _until_ready(sock, writable=False)
+            continue
+        for level, kind, payload in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+        return data
+
+
+async def _exactly(sock: socket.socket, size: int, descriptors: list[int]) -> bytes:
     data = b""
     while len(data) < size:
-        more = await loop.sock_recv(sock, size - len(data))
+        more = await _some(sock, size - len(data), descriptors)
         if not more:
             raise BadFrame("the stream ended inside a frame")
         data += more
@@ -296,10 +342,10 @@ async def _send_first(sock: socket.socket, frame: bytes, descriptors: Sequence[i
         try:
             return sock.sendmsg([frame], rights if descriptors else [])
         except BlockingIOError:
-            await _until_writable(sock)
+            await _until_ready(sock, writable=True)
 
 
-async def _until_writable(sock: socket.socket) -> None:
+async def _until_ready(sock: socket.socket, *, writable: bool) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
@@ -307,8 +353,9 @@ async def _until_writable(sock: socket.socket) -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_writer(sock.fileno(), now)
+    add, remove = (loop.add_writer, loop.remove_writer) if writable else (loop.add_reader, loop.remove_reader)
+    add(sock.fileno(), now)
     try:
         await ready
     finally:
-        loop.remove_writer(sock.fileno())
+        remove(sock.fileno())

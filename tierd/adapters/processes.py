@@ -11,6 +11,9 @@ from pathlib import Path
 
 START_TIME_FIELD = 22
 STATE_FIELD = 3
+FLAGS_FIELD = 9
+FLAG_EXITING = 0x4
+"""PF_EXITING of the kernel: set at the start of a process's end, before its memory goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Process:
 
 def identify(pid: int) -> Process:
     """Names a living process. Raises ProcessLookupError."""
-    state, start_time = _stat(pid)
+    state, start_time, _ = _stat(pid)
     if state in "ZX":
         raise ProcessLookupError(f"pid {pid} has ended")
     return Process(pid, start_time)
@@ -37,14 +40,24 @@ def is_alive(process: Process) -> bool:
         return False
 
 
-def _stat(pid: int) -> tuple[str, int]:
+def is_running(process: Process) -> bool:
+    """Whether the process lives and is not ending either: one that ends gives its devices up before it is dead."""
+    try:
+        state, start_time, flags = _stat(process.pid)
+    except ProcessLookupError:
+        return False
+    return state not in "ZX" and start_time == process.start_time and not flags & FLAG_EXITING
+
+
+def _stat(pid: int) -> tuple[str, int, int]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"no process with pid {pid}") from None
     # The command's name, field 2, is in brackets and may itself hold brackets and blanks.
     after_name = text[text.rindex(")") + 2 :].split()
-    return after_name[STATE_FIELD - 3], int(after_name[START_TIME_FIELD - 3])
+    state, start_time, flags = (after_name[at - 3] for at in (STATE_FIELD, START_TIME_FIELD, FLAGS_FIELD))
+    return state, int(start_time), int(flags)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -24,7 +24,7 @@ import xxhash
 from tierd.app.log_limit import LogLimit
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, Unavailable
 from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Tier
-from tierd.ports import ArenaStore, SpillStore, StoredBlock
+from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
 log = structlog.get_logger(__name__)
@@ -84,12 +84,13 @@ class Carrier:
     gate: SpillGate
     fingerprint_of: Callable[[int], bytes]
     op_timeout_s: float
+    lent: LentStore | None = None
     log_limit: LogLimit = field(default_factory=LogLimit)
 
     def carry(self, move: Move) -> MoveResult:
         """Carries out a move. Never raises."""
         try:
-            self._copy(move)
+            checksum = self._collect(move) if move.lender else self._copy(move)
         except (BlockVanished, BlockDamaged) as error:
             return MoveResult(move.op, ok=False, lost=True, reason=str(error))
         except SpillError as error:
@@ -100,7 +101,7 @@ class Carrier:
         except Exception as error:  # a store that breaks its contract costs a move, not the daemon
             self._log_failure(move)
             return MoveResult(move.op, ok=False, reason=f"{type(error).__name__}: {error}")
-        return MoveResult(move.op, ok=True)
+        return MoveResult(move.op, ok=True, checksum=checksum)
 
     def read(self, tier: Tier, address: int, size: int) -> U8Array:
         """A private copy of a block in an arena."""
@@ -167,13 +168,34 @@ class Carrier:
             way = f"{move.source.name.lower()} to {move.target.name.lower()}"
             log.exception("move_failed", op=move.op, way=way, suppressed=suppressed)
 
-    def _copy(self, move: Move) -> None:
+    def _collect(self, move: Move) -> int:
+        """From an engine's page. Its bytes get their checksum here, which is returned."""
+        if self.lent is None:
+            raise Unavailable("nothing is lent")
+        target = self.arenas.get(move.target)
+        in_place = target is not None and target.mappable
+        out = target.view(move.target_address, move.size) if target and in_place else np.empty(move.size, np.uint8)
+        self.lent.read(move.source_address, out)
+        checksum = checksum_of(out)
+        if target is None:
+            self._demote(replace(move, checksum=checksum), out)
+        elif not in_place:
+            target.write(move.target_address, out)
+        return checksum
+
+    def _copy(self, move: Move) -> int:
+        """Between tiers. The checksum is known: that of the move."""
         if move.target is Tier.SPILL:
-            self._demote(move)
+            source = self.arena(move.source)
+            self._demote(move, (
+                source.view(move.source_address, move.size) if source.mappable
+                else self.read(move.source, move.source_address, move.size)
+            ))
         elif move.source is Tier.SPILL:
             self._promote(move)
         else:
             self._shift(move)
+        return move.checksum
 
     def _shift(self, move: Move) -> None:
         source, target = self.arena(move.source), self.arena(move.target)
@@ -184,12 +206,7 @@ class Carrier:
         else:
             target.write(move.target_address, self.read(move.source, move.source_address, move.size))
 
-    def _demote(self, move: Move) -> None:
-        source = self.arena(move.source)
-        payload = (
-            source.view(move.source_address, move.size) if source.mappable
-            else self.read(move.source, move.source_address, move.size)
-        )
+    def _demote(self, move: Move, payload: U8Array) -> None:
         block = StoredBlock(
             self.fingerprint_of(move.namespace), move.identity, move.group, move.position, move.parent,
             move.size, move.checksum, move.record,

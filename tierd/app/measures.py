@@ -30,6 +30,10 @@ class Cause(StrEnum):
     STOPPING = "stopping"
     LIMIT = "limit"
     """More moves were waiting than may."""
+    FENCE = "fence"
+    """The page of an engine was not ready in time."""
+    WITHDRAWN = "withdrawn"
+    """The engine took its page back before the copy began, or went away."""
     ERROR = "error"
     """Anything else; the log has it."""
 

@@ -1,9 +1,9 @@
 """The mover: carries out what the engine decided, on a few threads, and reports how it ended.
 
-Two lanes of threads, because a spill server that hangs must not stop copies in memory: `copy` for arena to
-arena, streams and checks, `spill` for everything that talks to the spill tier, where loads go before
-stores (somebody waits for a load). Each accepted move is answered exactly once, also at stop. Results reach
-the loop in batches: one wake-up, however many moves ended.
+Lanes of threads, because a spill server or a device that hangs must not stop copies in memory: `copy` for host
+memory, streams and checks, `device` for hbm and lent pages, `spill` for everything that talks to the spill
+tier, where loads go before stores (somebody waits for a load). Each accepted move is answered exactly once,
+also at stop. Results reach the loop in batches: one wake-up, however many moves ended.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from tierd.app.carrier import Carrier, Check, SpillGate
+from tierd.app.fences import Fences
 from tierd.app.log_limit import LogLimit
 from tierd.app.measures import Cause, Measures, cause_of
 from tierd.app.unlinks import Unlinks
 from tierd.core.errors import SpillDown, Unavailable
-from tierd.core.messages import BlockView, CopyView, Effect, Move, MoveResult, Tier, Unlink
-from tierd.ports import ArenaStore, SpillStore, StoredBlock
+from tierd.core.messages import Abandon, BlockView, CopyView, Effect, Move, MoveResult, Tier, Unlink
+from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
 log = structlog.get_logger(__name__)
@@ -61,13 +62,19 @@ class Mover:
     def __init__(
         self, arenas: Mapping[Tier, ArenaStore], spill: SpillStore | None, *,
         fingerprint_of: Callable[[int], bytes], threads: int, op_timeout_s: float,
-        on_results: Callable[[Sequence[MoveResult]], None],
+        on_results: Callable[[Sequence[MoveResult]], None], lent: LentStore | None = None,
+        fence_timeout_s: float = 2.0,
     ) -> None:
-        """`threads`: of each lane. `op_timeout_s`: of each call to the spill tier."""
+        """`threads`: of each lane. `op_timeout_s`: of each call to the spill tier. `fence_timeout_s`: how long a
+        lent page may take to be ready."""
         self._gate = SpillGate(self._report_down)
-        self._carrier = Carrier(arenas, spill, self._gate, fingerprint_of, op_timeout_s)
+        self._carrier = Carrier(arenas, spill, self._gate, fingerprint_of, op_timeout_s, lent)
         self._copies = _Lane("copy", threads, self._carry)
+        self._devices = _Lane("device", threads, self._carry)
         self._spills = _Lane("spill", threads, self._carry)
+        self._fences = Fences(lent, fence_timeout_s, self._push, self._answer) if lent else None
+        self._abandoned: set[int] = set()
+        """Moves that are answered instead of being begun."""
         self._unlinks = Unlinks()
         self._on_results = on_results
         self._on_spill_down: Callable[[str], None] | None = None
@@ -93,7 +100,9 @@ class Mover:
         for effect in effects:
             if isinstance(effect, Unlink):
                 self._unlinks.add(effect)
-            elif self._accept(effect):
+            elif isinstance(effect, Abandon):
+                self._abandon(effect)
+            elif self._accept(effect) and not self._waits_for_fence(effect):
                 lanes.setdefault(self._lane_of(effect), []).append(effect)
         for (lane, urgent), moves in lanes.items():
             lane.push(moves, urgent)
@@ -118,7 +127,8 @@ class Mover:
     @property
     def queued_moves(self) -> dict[str, int]:
         """Moves that no thread has taken yet, by lane."""
-        return {"copy": self._copies.waiting, "spill": self._spills.waiting}
+        lanes = {"copy": self._copies, "device": self._devices, "spill": self._spills}
+        return {name: lane.waiting for name, lane in lanes.items()}
 
     @property
     def unlinks_waiting(self) -> int:
@@ -140,7 +150,7 @@ class Mover:
         """A private copy of a block that the caller holds under lease."""
         if size <= INLINE_BYTES and self._carrier.arena(tier).mappable:
             return self._carrier.read(tier, address, size)
-        return await self._run(self._copies, self._carrier.read, tier, address, size)
+        return await self._run(self._arena_lane(tier), self._carrier.read, tier, address, size)
 
     async def write(self, tier: Tier, address: int, data: U8Array, checksum: int) -> bool:
         """Writes a block into a slot that the caller has reserved; False when the checksum is another.
@@ -150,16 +160,16 @@ class Mover:
         """
         if len(data) <= INLINE_BYTES and self._carrier.arena(tier).mappable:
             return self._carrier.write(tier, address, data, checksum)
-        return await self._run(self._copies, self._carrier.write, tier, address, data, checksum)
+        return await self._run(self._arena_lane(tier), self._carrier.write, tier, address, data, checksum)
 
     async def check(self, view: BlockView, copy: CopyView, timeout_s: float) -> Check:
         """Compares one copy with its checksum."""
-        lane = self._spills if copy.tier is Tier.SPILL else self._copies
+        lane = self._spills if copy.tier is Tier.SPILL else self._arena_lane(copy.tier)
         return await self._run(lane, self._carrier.check, view, copy, timeout_s)
 
     async def exercise_arena(self, tier: Tier, address: int, payload: U8Array) -> bool:
         """Whether a borrowed slot takes bytes and gives them back, by the threads that all copies go by."""
-        return await self._run(self._copies, self._carrier.exercise_arena, tier, address, payload)
+        return await self._run(self._arena_lane(tier), self._carrier.exercise_arena, tier, address, payload)
 
     async def exercise_spill(self, block: StoredBlock, payload: U8Array, timeout_s: float) -> bool:
         """Whether the spill tier stores a block and gives it back. SpillError."""
@@ -171,15 +181,18 @@ class Mover:
         """Answers what waits with "stopping", lets what runs end, and gives the threads up."""
         self._loop = asyncio.get_running_loop()
         self._stopping = True
-        waiting = [*self._copies.take_all(), *self._spills.take_all(), *self._unlinks.take_held()]
+        if self._fences is not None:
+            self._fences.stop()
+        lanes = (self._copies, self._devices, self._spills)
+        waiting = [move for lane in lanes for move in lane.take_all()] + list(self._unlinks.take_held())
         for move in waiting:
             self._answer(MoveResult(move.op, ok=False, reason="stopping"), move, Cause.STOPPING)
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
             log.warning("moves_left_running", moves=self._accepted, timeout_s=timeout_s)
-        self._copies.shut()
-        self._spills.shut()
+        for lane in lanes:
+            lane.shut()
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -194,11 +207,35 @@ class Mover:
         return not (move.target is Tier.SPILL and self._unlinks.holds(move))
 
     def _lane_of(self, move: Move) -> tuple[_Lane, bool]:
+        if move.lender or (Tier.HBM in (move.source, move.target) and Tier.SPILL not in (move.source, move.target)):
+            return self._devices, True
         if Tier.SPILL not in (move.source, move.target):
             return self._copies, True
         return self._spills, move.source is Tier.SPILL
 
+    def _arena_lane(self, tier: Tier) -> _Lane:
+        return self._devices if tier is Tier.HBM else self._copies
+
+    def _waits_for_fence(self, move: Move) -> bool:
+        """Whether a move goes by the fences, which pass it on to its lane."""
+        if not move.lender or self._fences is None:
+            return False
+        self._fences.add(move)
+        return True
+
+    def _push(self, move: Move) -> None:
+        lane, urgent = self._lane_of(move)
+        lane.push([move], urgent)
+
+    def _abandon(self, effect: Abandon) -> None:
+        self._abandoned.update(effect.ops)
+        if self._fences is not None:
+            self._fences.abandon(effect.ops, Cause.WITHDRAWN)
+
     def _carry(self, move: Move) -> None:
+        if move.op in self._abandoned:
+            self._answer(MoveResult(move.op, ok=False, reason="withdrawn"), move, Cause.WITHDRAWN)
+            return
         began = time.monotonic()
         result = self._carrier.carry(move)
         took_s = time.monotonic() - began
@@ -240,6 +277,7 @@ class Mover:
             self._note(one)
         results = [one.result for one in ended]
         self._accepted -= len(results)
+        self._abandoned.difference_update(result.op for result in results)
         if self._accepted == 0:
             self._idle.set()
         if results:
@@ -258,6 +296,7 @@ class Mover:
         stores = self._unlinks.finished(done=not isinstance(error, SpillDown))
         if error is not None:
             self._complain(error)
+        stores = [move for move in stores if not self._waits_for_fence(move)]
         if stores:
             self._spills.push(stores, urgent=False)
         self._unlink_next()

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tierd.app.lending import Pools
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespace, Namespaces
 from tierd.app.sessions import Orphan, Session, Sessions
@@ -27,6 +28,7 @@ from tierd.app.sweep import Sweep
 from tierd.app.writer import Writer
 from tierd.core import messages as m
 from tierd.core.errors import NotFound, Refused, TierdError, Unavailable
+from tierd.core.loans import PoolPlan
 from tierd_client.format import I64Array, U8Array, U64Array
 
 PAUSE_FIRST_S = 0.001
@@ -34,7 +36,7 @@ PAUSE_MAX_S = 0.05
 """Pause before a command that made no progress is repeated again: doubles up to the maximum."""
 
 N = TypeVar("N")
-W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes)
+W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes, m.WithdrawReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,13 @@ class Service:
     def __init__(
         self, writer: Writer, mover: Mover, namespaces: Namespaces, about: About, *,
         orphans: Callable[[], Sequence[Orphan]] = tuple, spill_watch: SpillWatch | None = None,
+        pools: Pools | None = None,
     ) -> None:
         self.about = about
         self.sweep = Sweep(writer, namespaces, lambda: mover.unlinks_waiting)
         self.namespaces = namespaces
-        self.sessions = Sessions(writer, orphans)
+        self.pools = pools or Pools(None, 0)
+        self.sessions = Sessions(writer, orphans, self.pools.end)
         self.writer = writer
         self.mover = mover
         self.measures = mover.measures
@@ -299,6 +303,40 @@ class Service:
         await self._settle(reply, m.Readmitted.PENDING, again, deadline)
         return reply
 
+    # --- pages of engines -----------------------------------------------------------------------------
+
+    async def lend(self, session: int, plan: PoolPlan, deadline: float) -> int:
+        """Opens a pool of an engine's pages; its number."""
+        process = self.sessions.require(session).process
+        if process is None:
+            raise Refused("a session that lends attaches first, so that it is known which process may take away")
+        return await self.pools.open(session, plan, process, lambda: self.sessions.require(session), deadline)
+
+    def adopt(
+        self, session: int, blocks: m.Ids, pool: int, pages: U64Array, fences: U64Array, sequence: str
+    ) -> m.Outcomes:
+        """Takes note of blocks in an engine's pages."""
+        self.sessions.require(session)
+        size = self.block_bytes(blocks)
+        self.pools.check(session, pool, pages, fences, size)
+        return self.writer.ask(m.Adopt(session, blocks, size, pool, pages, fences, sequence), m.Outcomes)
+
+    async def withdraw(
+        self, session: int, pool: int, pages: U64Array | None, save: bool, deadline: float
+    ) -> m.WithdrawReply:
+        """Gives pages back to their engine; without `pages` all of the pool, which is closed when none is left."""
+        self.sessions.require(session)
+        self.pools.require(session, pool)
+        reply = self.writer.ask(m.Withdraw(session, pool, pages, save), m.WithdrawReply)
+
+        def again(left: I64Array) -> m.WithdrawReply:
+            return self.writer.ask(m.Withdraw(session, pool, reply.pages[left], save), m.WithdrawReply)
+
+        await self._settle(reply, m.Withdrawn.PENDING, again, deadline)
+        if pages is None and not (reply.outcomes == m.Withdrawn.PENDING).any():
+            self.pools.close(pool)
+        return reply
+
     # --- admin ----------------------------------------------------------------------------------------
 
     def occupancy(self) -> m.OccupancyReply:
@@ -311,7 +349,8 @@ class Service:
     def tier_state(self, tier: m.Tier) -> TierState:
         """Whether a tier serves now."""
         if not self.is_on(tier):
-            return TierState(False, "off")
+            lent = tier is m.Tier.HBM and self.pools.most > 0
+            return TierState(lent, "serving: lent pages only" if lent else "off")
         if tier is m.Tier.SPILL and self._spill_watch is not None and not self._spill_watch.is_up:
             return TierState(False, f"down: {self._spill_watch.detail}")
         return TierState(True, "serving")

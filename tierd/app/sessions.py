@@ -56,8 +56,12 @@ class Session:
 class Sessions:
     """All sessions of this boot. All methods belong to the event loop's thread."""
 
-    def __init__(self, writer: Writer, orphans: Callable[[], Sequence[Orphan]]) -> None:
-        """`orphans`: what the engine recovered and nobody has settled yet."""
+    def __init__(
+        self, writer: Writer, orphans: Callable[[], Sequence[Orphan]], on_end: Callable[[int], None]
+    ) -> None:
+        """`orphans`: what the engine recovered and nobody has settled yet. `on_end` is called with each session
+        that is over in the engine."""
+        self._on_end = on_end
         self._writer = writer
         self._orphans = orphans
         self._sessions: dict[int, Session] = {}
@@ -168,6 +172,7 @@ class Sessions:
         if session.streams or session.ended.is_set():
             return
         session.released = self._settle(session.number)
+        self._on_end(session.number)
         session.ended.set()
         session.hang_up.set()
         self._sessions.pop(session.number, None)

@@ -24,6 +24,7 @@ from tierd.core.arena import Arena, slot_bytes, slots_of
 from tierd.core.arrays import some
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
+from tierd.core.loans import Loans
 from tierd.core.messages import Tier
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
 
@@ -74,6 +75,7 @@ class TierCopies:
         self.address: U64Array = catalog.address[plane]
         self.generation: U64Array = catalog.generation[plane]
         self.arena = Arena(segments) if segments else None
+        self.loans = Loans(catalog.capacity)
         self.limit = self.capacity = self.arena.capacity if self.arena else capacity_bytes
         self._growth, self._grown_s = 0, 0.0
         self.used = self.reserved = self.quarantined = 0
@@ -115,6 +117,15 @@ class TierCopies:
         found: NDArray[np.bool_] = self.state[rows] == STATE_READY
         return found
 
+    def on_loan(self, rows: I64Array) -> NDArray[np.bool_]:
+        """Rows whose copy here lies in memory that an engine lends."""
+        found: NDArray[np.bool_] = self.loans.lender[rows] > 0
+        return found
+
+    def own(self, rows: I64Array) -> NDArray[np.bool_]:
+        """Rows with a READY copy in a slot of this tier."""
+        return self.ready(rows) & ~self.on_loan(rows)
+
     def allocate(self, size: int, count: int) -> list[int]:
         """Addresses of up to `count` slots for blocks of `size` bytes. A tier without an arena has address 0."""
         slot = slot_bytes(size)
@@ -142,6 +153,17 @@ class TierCopies:
         self.reserved += size
         self._promised -= 0 if self.arena else size
 
+    def adopt(
+        self, rows: I64Array, addresses: Sequence[int], generations: U64Array, lender: int, fences: U64Array
+    ) -> None:
+        """Copies become READY where an engine has them. Rows are distinct."""
+        after = advance(advance(self.state[rows], Event.RESERVE), Event.COMMIT)
+        self.loans.begin(rows, addresses, lender, fences)
+        with self.catalog.writing(rows):
+            self.address[rows], self.generation[rows] = np.array(addresses, np.uint64), generations
+            self.state[rows] = after
+        self.blocks += len(rows)
+
     def commit(self, rows: I64Array) -> None:
         after = advance(self.state[rows], Event.COMMIT)
         with self.catalog.writing(rows):
@@ -160,7 +182,7 @@ class TierCopies:
         self._free_slots(rows)
 
     def drop(self, rows: I64Array) -> None:
-        """READY slots become free."""
+        """READY slots become free; a lent page is its engine's again."""
         self._leave(rows, Event.DROP)
         self.used -= self._bytes(rows)
         self.blocks -= len(rows)
@@ -219,11 +241,15 @@ class TierCopies:
             del self.writer[row]
 
     def _free_slots(self, rows: I64Array) -> None:
+        own = rows[~self.on_loan(rows)]
+        self.loans.end(rows, self.address[rows])
         if self.arena is None:
             return
+        rows = own
         sizes = self.catalog.size[rows]
         for size in set(sizes.tolist()):
             self.arena.free(slot_bytes(size), self.address[rows[sizes == size]].tolist())
 
     def _bytes(self, rows: I64Array) -> int:
-        return int(slots_of(self.catalog.size[rows]).sum())
+        """Bytes of their slots; a lent page takes none."""
+        return int(slots_of(self.catalog.size[rows[~self.on_loan(rows)]]).sum())

@@ -51,11 +51,11 @@ def occupancy(state: State) -> OccupancyReply:
 def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
     copies, counters = tier.copies, tier.counters
     ready = np.flatnonzero(copies.state == STATE_READY)
-    evictable = int(np.count_nonzero(~state.protected(tier, ready)))
+    evictable = int(np.count_nonzero(~state.protected(tier, ready) & ~copies.on_loan(ready)))
     return TierOccupancy(
         tier.tier, copies.capacity, copies.free, copies.used, copies.reserved, copies.quarantined, copies.blocks,
         evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,
-        counters.demoted, counters.promoted, counters.failed_moves,
+        counters.demoted, counters.promoted, counters.failed_moves, len(copies.loans),
     )
 
 
@@ -71,7 +71,8 @@ def _tier_shares(state: State, tier: TierState) -> TierShares:
     length = int(catalog.namespace[np.concatenate([ready, filling])].max(initial=0)) + 1
 
     def slot_sums(rows: I64Array) -> I64Array:
-        sums = np.bincount(catalog.namespace[rows], slots_of(catalog.size[rows]), length)
+        own = slots_of(catalog.size[rows]) * ~tier.copies.on_loan(rows)
+        sums = np.bincount(catalog.namespace[rows], own, length)
         return sums.astype(np.int64)  # of whole pages below 2^53 bytes, so exact
 
     blocks = np.bincount(catalog.namespace[ready], minlength=length)
@@ -109,7 +110,7 @@ def _copy_view(state: State, tier: TierState, row: int) -> CopyView:
     copies = tier.copies
     return CopyView(
         tier.tier, bool(copies.state[row] == STATE_READY), int(copies.address[row]), int(copies.generation[row]),
-        int(copies.leases[row]), rank_of(state, tier, row),
+        int(copies.leases[row]), rank_of(state, tier, row), bool(copies.loans.lender[row]),
     )
 
 
@@ -207,6 +208,8 @@ def _explanation(state: State, tier: TierState, row: int) -> Explanation:
 def _protection(state: State, tier: TierState, row: int) -> str:
     """What keeps a copy from being chosen now, in words; empty when nothing does."""
     reasons = []
+    if tier.copies.loans.lender[row]:
+        reasons.append("lent by its engine")
     if state.pins[row]:
         reasons.append(f"in {state.pins[row]} running sequences")
     if tier.copies.leases[row]:

@@ -41,6 +41,7 @@ def check(engine: Engine) -> None:
         _check_slots(state, tier)
         _check_writers(state, tier)
         _check_children(state, tier)
+        _check_loans(state, tier)
     _check_holders(state)
     _check_leases(state)
     _check_holds(state)
@@ -72,7 +73,7 @@ def _check_rows(state: State) -> None:
 
 def _check_bytes(tier: TierState) -> None:
     copies = tier.copies
-    sizes = (copies.catalog.size.astype(np.int64) + 4095) // 4096 * 4096
+    sizes = (copies.catalog.size.astype(np.int64) + 4095) // 4096 * 4096 * (copies.loans.lender == 0)
     used = int(sizes[copies.state == STATE_READY].sum())
     reserved = int(sizes[copies.state == STATE_FILLING].sum()) + sum(copies.lent.values())
     quarantined = sum(size for size, _ in copies.barred.values())
@@ -89,7 +90,7 @@ def _check_slots(state: State, tier: TierState) -> None:
     copies = tier.copies
     if copies.arena is None:
         return
-    rows = np.flatnonzero(copies.state != STATE_ABSENT)
+    rows = np.flatnonzero((copies.state != STATE_ABSENT) & (copies.loans.lender == 0))
     slots = [(int(copies.address[row]), slot_bytes(int(state.catalog.size[row]))) for row in rows.tolist()]
     slots += [(address, size) for address, (size, _) in copies.barred.items()]
     slots += list(copies.lent.items())
@@ -128,6 +129,22 @@ def _check_children(state: State, tier: TierState) -> None:
     _require(not len(wrong), f"{tier.tier.name}: the children of rows {wrong[:5]} are counted right")
     if state.policy.common.leaf_only and not state.failed:
         _require(not (tier.leaving - set(rows.tolist())), f"{tier.tier.name}: what is leaving is still here")
+
+
+def _check_loans(state: State, tier: TierState) -> None:
+    copies, loans, name = tier.copies, tier.copies.loans, tier.tier.name
+    lent = np.flatnonzero(loans.lender)
+    _require(tier.lends or not len(lent), f"{name}: only a tier that takes loans has any")
+    _require((copies.state[lent] == STATE_READY).all(), f"{name}: what is lent is READY")
+    _require((copies.leases[lent] == 0).all(), f"{name}: nobody leases a page that is lent")
+    pages = dict(zip(copies.address[lent].tolist(), lent.tolist(), strict=True))
+    _require(pages == loans.row_of, f"{name}: each lent page is known by its address, and no other")
+    recalled = np.flatnonzero(loans.recalled)
+    _require((copies.moves[recalled] > 0).all(), f"{name}: what is recalled is still being copied")
+    _require(loans.saving <= set(lent.tolist()), f"{name}: only lent pages are being saved")
+    open_now = {number for number, session in state.sessions.by_number.items() if not session.ended}
+    owed = lent[~np.isin(loans.lender[lent], np.array(sorted(open_now), np.uint64))]
+    _require(loans.recalled[owed].all(), f"{name}: a loan whose session has ended is recalled")
 
 
 def _check_holders(state: State) -> None:

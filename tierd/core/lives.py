@@ -12,6 +12,8 @@ import numpy as np
 from tierd.core import statistics
 from tierd.core.arena import slot_bytes
 from tierd.core.hashindex import NO_ROW
+from tierd.core.lending import end_lender
+from tierd.core.loans import FIRST_POOL, POOL_SHIFT
 from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
 from tierd.core.pins import recover_pins
 from tierd.core.prefetch import end_prefetches
@@ -19,7 +21,7 @@ from tierd.core.reading import end_lease
 from tierd.core.sequences import end_sequence
 from tierd.core.sessions import Lease, Session, Sessions
 from tierd.core.standing import forget_soon
-from tierd.core.state import State, TierState
+from tierd.core.state import ARENA_TIERS, State, TierState
 from tierd_client.format import (
     HOLD_LEASE,
     STATE_ABSENT,
@@ -53,6 +55,7 @@ def end_session(state: State, command: EndSession) -> Done:
     session.ended = True
     held = session.held
     _end_reservations(state, session, settled=command.settled)
+    end_lender(state, session.number)
     if command.settled:
         for lease in list(session.leases):
             end_lease(state, session, lease)
@@ -128,6 +131,8 @@ def _keep_copies(state: State, tier: TierState, rows: I64Array) -> dict[int, int
     orphans: dict[int, int] = {}
     copies, catalog = tier.copies, state.catalog
     copies.state[copies.state == STATE_FILLING] = STATE_ABSENT
+    if tier.tier in ARENA_TIERS:  # what an engine lent to the last boot it lends no more
+        copies.state[copies.address >> np.uint64(POOL_SHIFT) >= FIRST_POOL] = STATE_ABSENT
     ready = rows[copies.state[rows] == STATE_READY]
     if copies.arena is not None:
         ready = _without_overlaps(state, tier, ready)

@@ -22,6 +22,11 @@ from tierd.core.hint_messages import PrefetchStatus as PrefetchStatus
 from tierd.core.hint_messages import Touch as Touch
 from tierd.core.hint_messages import Touched as Touched
 from tierd.core.hint_messages import Unpin as Unpin
+from tierd.core.loan_messages import Abandon as Abandon
+from tierd.core.loan_messages import Adopt as Adopt
+from tierd.core.loan_messages import LoanCommand as LoanCommand
+from tierd.core.loan_messages import Withdraw as Withdraw
+from tierd.core.loan_messages import WithdrawReply as WithdrawReply
 from tierd.core.operator_messages import BlockFilter as BlockFilter
 from tierd.core.operator_messages import BorrowedSlot as BorrowedSlot
 from tierd.core.operator_messages import BorrowSlot as BorrowSlot
@@ -36,6 +41,7 @@ from tierd.core.operator_messages import StoreBelow as StoreBelow
 from tierd.core.operator_messages import TierShares as TierShares
 from tierd.core.terms import Aborted as Aborted
 from tierd.core.terms import Acquired as Acquired
+from tierd.core.terms import Adopted as Adopted
 from tierd.core.terms import Committed as Committed
 from tierd.core.terms import Drained as Drained
 from tierd.core.terms import Evicted as Evicted
@@ -49,6 +55,7 @@ from tierd.core.terms import Priority as Priority
 from tierd.core.terms import Readmitted as Readmitted
 from tierd.core.terms import Reserved as Reserved
 from tierd.core.terms import Tier as Tier
+from tierd.core.terms import Withdrawn as Withdrawn
 from tierd_client.format import U8Array, U64Array
 
 # --- commands -----------------------------------------------------------------------------------------
@@ -240,7 +247,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class MoveResult:
     """`lost`: the source is gone or damaged (its copy is dropped); else the source stays as it was.
-    `full`: the target has no room for more than it holds now. `down`: the spill tier was not reached."""
+    `full`: the target has no room for more than it holds now. `down`: the spill tier was not reached. `checksum`:
+    of bytes from a lent page."""
 
     op: int
     ok: bool
@@ -248,6 +256,7 @@ class MoveResult:
     full: bool = False
     reason: str = ""
     down: bool = False
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +278,7 @@ Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve
     | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy
     | ListBlocks | Describe | Explain | Plan | Finish | SpillState | HintCommand | OperatorCommand
+    | LoanCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -290,7 +300,9 @@ class Record:
 class Move:
     """Copy one block from `source` to `target`; answer with a MoveResult. Address 0 in the spill tier.
 
-    The source does not change and its slot is not re-used before the answer; nobody reads the target.
+    The source does not change and its slot is not re-used before the answer; nobody reads the target. `lender`: the
+    session whose page the source is, else 0: it is read when its pool's fence has reached `fence`, and the
+    answer tells the checksum, which `checksum` does not.
     """
 
     op: int
@@ -306,6 +318,8 @@ class Move:
     target: Tier
     target_address: int
     record: Record
+    lender: int = 0
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +330,7 @@ class Unlink:
     identities: tuple[bytes, ...]
 
 
-Effect = Move | Unlink
+Effect = Move | Unlink | Abandon
 
 # --- replies ------------------------------------------------------------------------------------------
 
@@ -367,7 +381,7 @@ class ReserveReply:
 
 @dataclass(slots=True)
 class Outcomes:
-    """Of Commit, Abort, Evict, Readmit."""
+    """Of Commit, Abort, Evict, Readmit, Adopt."""
 
     outcomes: OutcomeArray
     waiting: tuple[int, ...] = ()
@@ -425,6 +439,7 @@ class TierOccupancy:
     demoted_total: int
     promoted_total: int
     failed_moves_total: int
+    lent_blocks: int
 
 
 @dataclass(slots=True)
@@ -454,6 +469,7 @@ class CopyView:
     generation: int
     leases: int
     rank: float
+    lent: bool = False
 
 
 @dataclass(slots=True)
@@ -514,6 +530,7 @@ class Planned:
 Reply = (
     Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared
     | PolicySet | OccupancyReply | BlockPage | Explained | Planned | HintReply | OperatorReply
+    | WithdrawReply
 )
 
 

@@ -34,8 +34,8 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     tier = _arena(state, command.tier)
     blocks, count = command.blocks, len(command.blocks)
     rows = state.catalog.find(blocks.ids)
-    _refuse_foreign(state, blocks, rows)
-    outcomes = _standing(state, blocks.ids, rows)
+    refuse_foreign(state, blocks, rows)
+    outcomes = _standing(state, tier, blocks.ids, rows)
     wanted = indices(outcomes == 0)
     state.sessions.room_to_hold(session, len(wanted))
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
@@ -82,10 +82,13 @@ def _guard(state: State, command: Reserve, rows: I64Array) -> I64Array:
 def _arena(state: State, number: Tier) -> TierState:
     if number not in ARENA_TIERS:
         raise InvalidInput("tier", "blocks are written into hbm or host, not into spill")
-    return state.tier(number)
+    tier = state.tier(number)
+    if tier.copies.arena is None:
+        raise InvalidInput("tier", f"the {number.name.lower()} tier has no memory of the daemon's own")
+    return tier
 
 
-def _refuse_foreign(state: State, blocks: Ids, rows: I64Array) -> None:
+def refuse_foreign(state: State, blocks: Ids, rows: I64Array) -> None:
     """An identity has one content, so that it cannot be a block of two namespaces."""
     foreign = state.foreign(blocks, rows)
     if some(foreign):
@@ -95,8 +98,9 @@ def _refuse_foreign(state: State, blocks: Ids, rows: I64Array) -> None:
         raise InvalidInput("blocks.ids", f"{problem}, not of {blocks.namespace}, {blocks.group}")
 
 
-def _standing(state: State, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
-    """What is known of each id before any room is sought; 0 where a slot is wanted."""
+def _standing(state: State, tier: TierState, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
+    """What is known of each id before any room is sought; 0 where a slot is wanted. A copy that an engine lends
+    stands in the way of one in the same tier only: it goes when the engine says so."""
     outcomes = np.zeros(len(rows), np.int8)
     known = rows != NO_ROW
     filling = np.zeros(len(rows), bool)
@@ -104,15 +108,16 @@ def _standing(state: State, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
     for number in ARENA_TIERS:
         if number in state.tiers:
             copies = state.tiers[number].copies
-            ready |= copies.ready(rows)
+            ready |= copies.ready(rows) if number == tier.tier else copies.own(rows)
             filling |= copies.state[rows] == STATE_FILLING
     outcomes[known & filling] = Reserved.BUSY
     outcomes[known & ready] = Reserved.EXISTS
-    _mark_duplicates(ids, outcomes)
+    mark_duplicates(ids, outcomes)
     return outcomes
 
 
-def _mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8]) -> None:
+def mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8], duplicate: int = Reserved.DUPLICATE) -> None:
+    """Of ids without an outcome, those that stand earlier already."""
     wanted = indices(outcomes == 0)
     first_words = words_of(ids)[wanted, 0]
     if len(set(first_words.tolist())) == len(wanted):
@@ -120,7 +125,7 @@ def _mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8]) -> None:
     seen: set[bytes] = set()
     for place, key in zip(wanted.tolist(), split(ids[wanted]), strict=True):
         if key in seen:
-            outcomes[place] = Reserved.DUPLICATE
+            outcomes[place] = duplicate
         seen.add(key)
 
 
@@ -205,8 +210,8 @@ def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -
 
 
 def _differs(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
-    """Rows with a READY copy in the tier whose bytes are others."""
-    found: NDArray[np.bool_] = tier.copies.ready(rows) & (state.catalog.checksum[rows] != checksums)
+    """Rows with a READY copy in the tier whose bytes are known to be others: those of a lent page are not."""
+    found: NDArray[np.bool_] = tier.copies.own(rows) & (state.catalog.checksum[rows] != checksums)
     return found
 
 

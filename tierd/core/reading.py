@@ -33,7 +33,7 @@ from tierd.core.room import bring
 from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.sessions import HOLD_LEASE, Lease, Session
 from tierd.core.state import ARENA_TIERS, State, TierState
-from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array
+from tierd_client.format import STATE_FILLING, I64Array, U64Array
 from tierd_client.hits import hit_blocks, hit_tokens
 
 
@@ -44,10 +44,10 @@ def lookup(state: State, command: Lookup) -> LookedUp:
     tiers = known & state.reach()
     presence = np.full(len(rows), Presence.MISS, np.int8)
     presence[known != 0] = Presence.BELOW
-    presence[(tiers & _readable_bits(state)) != 0] = Presence.READY
+    presence[_readable(state, rows)] = Presence.READY
     hit = hit_blocks(tiers != 0, rule.tail)
     needed = rule.needed(hit * rule.block_tokens)
-    return LookedUp(presence, tiers, hit, _bytes_below(state, rows[needed], tiers[needed]))
+    return LookedUp(presence, tiers, hit, _bytes_below(state, rows[needed]))
 
 
 def lookup_chains(state: State, command: LookupChains) -> ChainsLookedUp:
@@ -55,19 +55,22 @@ def lookup_chains(state: State, command: LookupChains) -> ChainsLookedUp:
     tiers = [state.ready_tiers(of) & state.reach() for of in rows]
     rules = [blocks.rule for blocks in command.chains]
     tokens = hit_tokens([(of != 0, rule) for of, rule in zip(tiers, rules, strict=True)])
-    chains = zip(rows, tiers, (rule.needed(tokens) for rule in rules), strict=True)
-    below = sum(_bytes_below(state, one[needed], of[needed]) for one, of, needed in chains)
+    chains = zip(rows, (rule.needed(tokens) for rule in rules), strict=True)
+    below = sum(_bytes_below(state, one[needed]) for one, needed in chains)
     return ChainsLookedUp(tiers, tokens, below)
 
 
-def _readable_bits(state: State) -> int:
-    return sum(1 << (tier.tier - 1) for tier in state.readable())
+def _readable(state: State, rows: I64Array) -> NDArray[np.bool_]:
+    """Rows with a copy that a client can read where it lies."""
+    found = np.zeros(len(rows), bool)
+    for tier in state.readable():
+        found |= (rows != NO_ROW) & tier.copies.own(rows)
+    return found
 
 
-def _bytes_below(state: State, rows: I64Array, tiers: U8Array) -> int:
+def _bytes_below(state: State, rows: I64Array) -> int:
     """Bytes of those of these blocks that must come up before they can be read."""
-    below = rows[(tiers & _readable_bits(state)) == 0]
-    return int(state.catalog.size[below].sum())
+    return int(state.catalog.size[rows[~_readable(state, rows)]].sum())
 
 
 def acquire(state: State, command: Acquire) -> AcquireReply:
@@ -98,7 +101,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
 def _lease_ready(state: State, session: Session, rows: I64Array, reply: AcquireReply) -> None:
     """Pins what lies in a readable tier, in the fastest that has it."""
     for tier in state.readable():
-        places = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED) & tier.copies.ready(rows))
+        places = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED) & tier.copies.own(rows))
         if not len(places):
             continue
         mine = rows[places]

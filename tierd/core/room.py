@@ -7,7 +7,7 @@ the target or takes it back. Until then the source stays as it is; a move that f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,7 @@ def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> boo
     if target is None:
         _drop_chosen(state, tier, chosen)
         return True
-    at_once = _held_below(state, tier, chosen)
+    at_once = held_below(state, tier, chosen)
     dropped, kept = chosen[at_once], chosen[~at_once]
     freed = False
     if len(kept):
@@ -110,7 +110,7 @@ def _leave_no_child(state: State, tier: TierState, rows: I64Array) -> NDArray[np
     return alone
 
 
-def _held_below(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
+def held_below(state: State, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
     """Which of these have a READY copy further down that can be relied upon."""
     held = np.zeros(len(rows), bool)
     for number, lower in state.tiers.items():
@@ -161,11 +161,27 @@ def free_rows(state: State, wanted: int, guard: I64Array) -> None:
     one copy, then those that have more, which take a row as well."""
     state.pin(guard)
     try:
+        wanted -= _forget_loans(state, wanted)
         for able in (_absent, _may_go):
             for tier in reversed(state.tiers.values()):
                 wanted -= _drop_blocks(state, tier, wanted, able)
     finally:
         state.unpin(guard)
+
+
+def _forget_loans(state: State, wanted: int) -> int:
+    """Forgets blocks of which there are lent copies only, the longest unused first; returns how many."""
+    forgotten = 0
+    for tier in state.tiers.values():
+        lent = np.flatnonzero(tier.copies.loans.lender) if len(tier.copies.loans) else np.empty(0, np.int64)
+        others = [other for other in state.tiers.values() if other is not tier]
+        for other in others:
+            lent = lent[_absent(state, other, lent)]
+        lent = lent[~state.protected(tier, lent) & (state.kept.until[lent] == 0)]
+        lent = lent[np.argsort(state.catalog.last[lent], kind="stable")][: max(0, wanted - forgotten)]
+        state.drop(tier, lent)
+        forgotten += len(lent)
+    return forgotten
 
 
 def _drop_blocks(
@@ -243,7 +259,8 @@ def _describe(state: State, op: int, row: int, source: TierState, target: TierSt
         op, catalog.identity[row].tobytes(), int(catalog.namespace[row]), int(catalog.group[row]),
         int(catalog.position[row]), None if parent == NO_ROW else catalog.identity[parent].tobytes(),
         int(catalog.size[row]), int(catalog.checksum[row]), source.tier, int(source.copies.address[row]),
-        target.tier, address, record_of(catalog, row),
+        target.tier, address, record_of(catalog, row), int(source.copies.loans.lender[row]),
+        int(source.copies.loans.fence[row]),
     )
 
 
@@ -256,7 +273,7 @@ def bring(state: State, rows: I64Array, target: TierState, guard: I64Array) -> t
     full: list[int] = []
     rows = _not_under_way(target, rows, waiting)
     for source in _sources(state, target):
-        here = source.copies.ready(rows)
+        here = source.copies.ready(rows) & ~source.copies.loans.recalled[rows]
         mine, rows = rows[here], rows[~here]
         if len(mine) and (source.tier != Tier.SPILL or state.spill_up):
             full += _bring_from(state, source, target, mine, guard, waiting)
@@ -274,7 +291,7 @@ def _not_under_way(target: TierState, rows: I64Array, waiting: set[int]) -> I64A
 def _sources(state: State, target: TierState) -> list[TierState]:
     """Where a copy may come from, the cheapest first: arenas, then spill."""
     others = [tier for tier in state.tiers.values() if tier is not target]
-    return sorted(others, key=lambda tier: (tier.copies.arena is None, -tier.tier))
+    return sorted(others, key=lambda tier: (tier.tier == Tier.SPILL, -tier.tier))
 
 
 def _bring_from(
@@ -308,10 +325,27 @@ def finish(state: State, result: MoveResult) -> None:
     source.copies.moves[row] -= 1
     if move.chosen:
         source.leaving.discard(row)
+    lent = source.copies.on_loan(rows)[0]
+    if result.ok and lent and not _same_content(state, source, target, row, result.checksum):
+        result = replace(result, ok=False, lost=True)
     if result.ok:
         _arrived(state, move, source, target, rows)
     else:
         _failed(state, move, source, target, rows, result)
+    if source.copies.loans.recalled[row] and not source.copies.moves[row]:
+        state.drop(source, rows)
+
+
+def _same_content(state: State, source: TierState, target: TierState, row: int, checksum: int) -> bool:
+    """Whether bytes that came from a lent page, whose checksum nobody knew, are those of the identity. Where no
+    other copy says what they are, they are."""
+    catalog, rows = state.catalog, np.array([row])
+    others = [tier for tier in state.tiers.values() if tier not in (source, target)]
+    if any(tier.copies.ready(rows)[0] for tier in others):
+        return int(catalog.checksum[row]) == checksum
+    with catalog.writing(rows):
+        catalog.checksum[row] = checksum
+    return True
 
 
 def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierState, rows: I64Array) -> None:

@@ -59,13 +59,15 @@ ARENA_TIERS = (Tier.HBM, Tier.HOST)
 class TierSpec:
     """A tier that is on: segments `(id, bytes)` of an arena, or the byte limit of the spill tier.
 
-    `readable`: clients can read its copies where they lie; else blocks are brought to one that is.
+    `readable`: clients can read its copies where they lie; else blocks are brought to one that is. `lends`:
+    engines may lend copies of this tier in their own memory; it needs no segments then.
     """
 
     tier: Tier
     segments: tuple[tuple[int, int], ...] = ()
     capacity_bytes: int = 0
     readable: bool = True
+    lends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,9 @@ class Counters:
 class TierState:
     """One tier that is on."""
 
-    def __init__(self, copies: TierCopies, age: NDArray[np.float64]) -> None:
+    def __init__(self, copies: TierCopies, age: NDArray[np.float64], *, lends: bool = False) -> None:
         """`age`: where the characteristic age is kept, one number; 0 before the tier's first start."""
+        self.lends = lends
         self._age = age
         if not age[0]:
             age[0] = FIRST_AGE
@@ -181,7 +184,7 @@ class State:
         for spec in sorted(settings.tiers, key=lambda spec: spec.tier):
             copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable)
             age = tables.catalog.words[WORD_AGES + spec.tier - 1 :][:1].view(np.float64)
-            self.tiers[spec.tier] = TierState(copies, age)
+            self.tiers[spec.tier] = TierState(copies, age, lends=spec.lends)
         self.sequences: dict[tuple[int, str], Sequence] = {}
         self.recent: OrderedDict[tuple[int, str], Sequence] = OrderedDict()
         """Sequences that closed a short while ago, the latest last."""
@@ -248,7 +251,8 @@ class State:
 
     def at_or_below(self, tier: Tier) -> TierState:
         """The tier, or the fastest arena below it that is on: where "as high as that" leads."""
-        arenas = [self.tiers[number] for number in ARENA_TIERS if number >= tier and number in self.tiers]
+        numbers = [number for number in ARENA_TIERS if number >= tier and number in self.tiers]
+        arenas = [found for number in numbers if (found := self.tiers[number]).copies.arena]
         return arenas[0] if arenas else self.tier(tier, "to")
 
     def below(self, tier: Tier) -> TierState | None:
@@ -403,6 +407,13 @@ class State:
         self._count_children(tier, self.catalog.parents(rows), 1)
         return generations
 
+    def adopt(
+        self, tier: TierState, rows: I64Array, addresses: list[int], lender: int, fences: U64Array
+    ) -> None:
+        """Copies in an engine's memory are READY."""
+        tier.copies.adopt(rows, addresses, self.generations(len(rows)), lender, fences)
+        self._count_children(tier, self.catalog.parents(rows), 1)
+
     def publish(self, tier: TierState, rows: I64Array, *, ordered: bool = True) -> None:
         """FILLING copies become READY and may be chosen from now on. Not `ordered`: once they are reordered,
         which the caller sees to."""
@@ -508,7 +519,8 @@ class State:
         for tier in self.tiers.values():
             children = tier.children if self.policy.common.leaf_only else None
             tier.victims = make_victims(self.catalog, self.policy, children)
-            tier.victims.insert(np.flatnonzero(tier.copies.state == STATE_READY))
+            ready = np.flatnonzero(tier.copies.state == STATE_READY)
+            tier.victims.insert(ready[~tier.copies.on_loan(ready)])
 
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""
@@ -562,7 +574,7 @@ class State:
     def reorder(self, rows: I64Array) -> None:
         """Statistics of rows have changed."""
         for tier in self.tiers.values():
-            ready = rows[tier.copies.state[rows] == STATE_READY]
+            ready = rows[tier.copies.own(rows)]
             if tier.leaving:
                 ready = ready[~np.isin(ready, list(tier.leaving))]
             tier.victims.insert(ready)

@@ -114,6 +114,19 @@ class Prefetched(IntEnum):
     EXPIRED = 6
 
 
+class Adopted(IntEnum):
+    ADOPTED = 1
+    EXISTS = 2
+    BUSY = 3
+    FULL = 4
+
+
+class Withdrawn(IntEnum):
+    WITHDRAWN = 1
+    UNSAVED = 2
+    PENDING = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Ids:
     """Identities of one command and their place in a chain.

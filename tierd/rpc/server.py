@@ -19,8 +19,16 @@ from tierd.core.messages import Tier
 from tierd.rpc.access import Access, Tls
 from tierd.rpc.admin import AdminServicer
 from tierd.rpc.blocks import BlocksServicer
+from tierd.rpc.lending import LendingServicer
 from tierd.rpc.measured import Measured
-from tierd_client.v1 import admin_pb2, admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc
+from tierd_client.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    blocks_pb2,
+    blocks_pb2_grpc,
+    lending_pb2,
+    lending_pb2_grpc,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +38,11 @@ UNIX_PATH_BYTES_MAX = 107
 PROBE_TIMEOUT_S = 1.0
 
 HEALTH_OF = {Tier.HBM: "tierd.hbm", Tier.HOST: "tierd.host", Tier.SPILL: "tierd.spill"}
-"""Health services of the tiers; the daemon as a whole is "" and its two services."""
+"""Health services of the tiers; the daemon as a whole is "" and its services."""
 
 _NAMES = (
     blocks_pb2.DESCRIPTOR.services_by_name["Blocks"].full_name,
+    lending_pb2.DESCRIPTOR.services_by_name["Lending"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
 )
 
@@ -70,6 +79,7 @@ class RpcServer:
         )
         self._health = health_aio.HealthServicer()
         blocks_pb2_grpc.add_BlocksServicer_to_server(BlocksServicer(service), self._server)
+        lending_pb2_grpc.add_LendingServicer_to_server(LendingServicer(service), self._server)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminServicer(service), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)

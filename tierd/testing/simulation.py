@@ -77,6 +77,7 @@ from tierd.core.messages import (
     SpillState,
     Tier,
     Touch,
+    Unlink,
     Unpin,
 )
 from tierd.testing.machine import (
@@ -193,7 +194,7 @@ class Simulation:
         for effect in step.effects:
             if isinstance(effect, Move):
                 self.mover.start(effect)
-            else:
+            elif isinstance(effect, Unlink):
                 self.mover.unlink(effect)
         self._count(command, step.reply)
         return step.reply

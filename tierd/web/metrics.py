@@ -138,13 +138,15 @@ METRICS = (
     Metric("tierd_moved_bytes_total", ("edge",), "Bytes of blocks that moves carried, by edge (host_to_spill).",
            lambda snapshot: [((_edge(edge),), size) for edge, size in snapshot.measures.moved_bytes.items()]),
     Metric("tierd_failed_moves_total", ("edge", "reason"), "Moves that failed: lost (the source vanished or was "
-           "damaged), full, down (the spill tier was not reached), stopping, limit (too many were waiting), error.",
+           "damaged), full, down (the spill tier was not reached), stopping, limit (too many were waiting), fence "
+           "(a lent page was not ready), withdrawn (its engine took it back), error.",
            _failed_moves),
     Metric("tierd_move_seconds", ("edge",), "How long a move took on its thread, the wait for one not counted.",
            lambda snapshot: [((_edge(edge),), one) for edge, one in snapshot.measures.move_seconds.items()]),
     Metric("tierd_moves_in_flight", (), "Moves between tiers that the engine has begun and not heard the end of.",
            _whole(lambda snapshot: snapshot.occupancy.moves_in_flight)),
-    Metric("tierd_moves_queued", ("lane",), "Of those, moves that no thread has taken: copy (memory), spill.",
+    Metric("tierd_moves_queued", ("lane",),
+           "Of those, moves that no thread has taken: copy (memory), device (hbm), spill.",
            lambda snapshot: [((lane,), count) for lane, count in snapshot.queued.items()]),
     Metric("tierd_calls_waiting", (), "Calls that wait for moves or for room. Commands themselves never queue: the "
            "writer carries each out as it comes.", _whole(lambda snapshot: snapshot.calls_waiting)),

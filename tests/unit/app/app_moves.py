@@ -11,7 +11,7 @@ from tierd.adapters.arena_host import HostArena
 from tierd.app.carrier import checksum_of
 from tierd.app.mover import Mover
 from tierd.core.messages import Move, MoveResult, Record, Tier
-from tierd.ports import SpillStore
+from tierd.ports import LentStore, SpillStore
 from tierd_client.format import U8Array
 
 SIZE = 4096
@@ -92,10 +92,11 @@ class Results:
 
 def make_mover(
     results: Results, spill: SpillStore | None = None, *, host: HostArena | None = None,
-    hbm: HostArena | None = None, threads: int = 2, op_timeout_s: float = 5.0,
+    hbm: HostArena | None = None, threads: int = 2, op_timeout_s: float = 5.0, lent: LentStore | None = None,
+    fence_timeout_s: float = 5.0,
 ) -> Mover:
     arenas = {a.tier: a for a in (host, hbm) if a is not None}
     return Mover(
         arenas, spill, fingerprint_of=lambda namespace: FINGERPRINT, threads=threads, op_timeout_s=op_timeout_s,
-        on_results=results.take,
+        on_results=results.take, lent=lent, fence_timeout_s=fence_timeout_s,
     )

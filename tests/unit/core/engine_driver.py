@@ -29,9 +29,11 @@ class Driver:
 
     def __init__(
         self, host: int, *, hbm: int = 0, spill: int = 0, policy: str = "lru", rows: int = 256,
-        tables: Tables | None = None, survivors: frozenset[int] = frozenset(), **settings: object,
+        tables: Tables | None = None, survivors: frozenset[int] = frozenset(), lends: bool = False,
+        **settings: object,
     ) -> None:
-        tiers = [TierSpec(m.Tier.HBM, ((0x4000, hbm * BLOCK),))] if hbm else []
+        owned = ((0x4000, hbm * BLOCK),) if hbm else ()
+        tiers = [TierSpec(m.Tier.HBM, owned, lends=lends)] if hbm or lends else []
         tiers += [TierSpec(m.Tier.HOST, ((1, host * BLOCK),))] if host else []
         tiers += [TierSpec(m.Tier.SPILL, capacity_bytes=spill * BLOCK)] if spill else []
         self.tables = tables or Tables.private(rows)
@@ -39,6 +41,7 @@ class Driver:
         self.engine = Engine(EngineSettings(tuple(tiers), policy=policy, **settings), self.tables, survivors)
         self.moves: list[m.Move] = []
         self.unlinked: list[bytes] = []
+        self.abandoned: list[int] = []
         if tables is None:
             self.step(m.OpenSession(SESSION, bytes(16)))
 
@@ -47,16 +50,18 @@ class Driver:
         for effect in done.effects:
             if isinstance(effect, m.Move):
                 self.moves.append(effect)
+            elif isinstance(effect, m.Abandon):
+                self.abandoned += effect.ops
             else:
                 self.unlinked += effect.identities
         check(self.engine)
         return done.reply
 
-    def carry_out(self, *, ok: bool = True, lost: bool = False, full: bool = False) -> int:
+    def carry_out(self, *, ok: bool = True, lost: bool = False, full: bool = False, checksum: int = 5) -> int:
         """Answers all moves that wait; how many there were."""
         moves, self.moves = self.moves, []
         if moves:
-            self.step(m.Finish(tuple(m.MoveResult(move.op, ok, lost, full) for move in moves)))
+            self.step(m.Finish(tuple(m.MoveResult(move.op, ok, lost, full, checksum=checksum) for move in moves)))
         return len(moves)
 
     def reserve(self, blocks: m.Ids, tier: m.Tier = m.Tier.HOST, sequence: str = "") -> m.ReserveReply:
