@@ -124,9 +124,12 @@ class RedisSpillStore:
         deadline = Deadline(deadline_s)
         notes = self._server_notes(deadline)
         (found,) = self._run([(b"GET", self._marker_key)], deadline)
-        same = found == self._marker_value()
-        if not same:
-            notes.append(self._begin_epoch(found, deadline))
+        if found == self._marker_value():
+            return SpillHealth(same=True, detail="; ".join(notes))
+        # A release before epochs wrote none, neither there nor in its state directory.
+        same = not self._epoch and found == self._marker
+        detail = self._begin_epoch(found, deadline)
+        notes += [] if same else [detail]
         return SpillHealth(same=same, detail="; ".join(notes))
 
     def close(self) -> None:

@@ -17,7 +17,10 @@ EXIT_WITHIN_S = 20.0
 
 
 class ServeProcess:
-    """One state directory, and the `tierd serve` process on it, which can be killed and started again."""
+    """One state directory, and the `tierd serve` process on it, which can be killed and started again.
+
+    `python_path`: where it finds its sources, when they are not those that run the tests.
+    """
 
     def __init__(self, state_dir: Path, shm_dir: Path, settings: dict[str, Any]) -> None:
         self.state_dir = state_dir
@@ -26,6 +29,7 @@ class ServeProcess:
             "host_bytes": "64MiB", "spill": "none", "catalog_rows": 4096, "log_level": "debug",
             "http_address": "127.0.0.1:0",
         } | settings
+        self.python_path = ""
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
         self._news = threading.Condition()
@@ -48,7 +52,11 @@ class ServeProcess:
                 command += [f"--{name.replace('_', '-')}", str(one)] if one is not True else [f"--{name}"]
         self.lines, self._ended = [], False
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERD_")}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        directory = None
+        if self.python_path:
+            environment["PYTHONPATH"] = self.python_path
+            directory = self.state_dir  # before all else Python looks where it was started
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=directory)
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
         if wait:
             self.event("READY", READY_WITHIN_S)
