@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 import structlog
 import xxhash
 
-from tierd.app.log_limit import LogLimit
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, Unavailable
 from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Tier
 from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock
@@ -85,7 +84,6 @@ class Carrier:
     fingerprint_of: Callable[[int], bytes]
     op_timeout_s: float
     lent: LentStore | None = None
-    log_limit: LogLimit = field(default_factory=LogLimit)
 
     def carry(self, move: Move) -> MoveResult:
         """Carries out a move. Never raises."""
@@ -163,10 +161,7 @@ class Carrier:
         return arena
 
     def _log_failure(self, move: Move) -> None:
-        suppressed = self.log_limit.suppressed()
-        if suppressed is not None:
-            way = f"{move.source.name.lower()} to {move.target.name.lower()}"
-            log.exception("move_failed", op=move.op, way=way, suppressed=suppressed)
+        log.exception("move_failed", op=move.op, way=f"{move.source.name.lower()} to {move.target.name.lower()}")
 
     def _collect(self, move: Move) -> int:
         """From an engine's page. Its bytes get their checksum here, which is returned."""

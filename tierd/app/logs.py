@@ -1,13 +1,16 @@
-"""The log: one line per event on stderr, for people or as JSON."""
+"""The log: one line per event on stderr, for people or as JSON; repeated ones are counted instead."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 from typing import Any
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
+
+from tierd.app.log_limit import RepeatLimit
 
 # Without the variables of each frame: among them are passwords, tokens and payload.
 _TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
@@ -18,8 +21,11 @@ def configure(level: str, json_lines: bool) -> None:
     renderer: Any = structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
     )
+    limit = RepeatLimit()
+    atexit.register(limit.flush, all_=True)
     structlog.configure(
         processors=[
+            limit,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),

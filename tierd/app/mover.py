@@ -19,7 +19,6 @@ import structlog
 
 from tierd.app.carrier import Carrier, Check, SpillGate
 from tierd.app.fences import Fences
-from tierd.app.log_limit import LogLimit
 from tierd.app.measures import Cause, Measures, cause_of
 from tierd.app.unlinks import Unlinks
 from tierd.core.errors import SpillDown, Unavailable
@@ -87,7 +86,6 @@ class Mover:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
-        self._unlink_log = LogLimit()
         self._threads = threads
         self._load_bytes_per_s = LOAD_BYTES_PER_S
 
@@ -302,10 +300,7 @@ class Mover:
         self._unlink_next()
 
     def _complain(self, error: BaseException) -> None:
-        suppressed = self._unlink_log.suppressed()
-        if suppressed is not None:
-            dropped = self._unlinks.dropped
-            log.warning("unlink_failed", error=str(error), dropped=dropped, suppressed=suppressed)
+        log.warning("unlink_failed", error=str(error), dropped=self._unlinks.dropped)
 
     async def _run(self, lane: _Lane, call: Callable[..., T], *arguments: object) -> T:
         if self._stopping:

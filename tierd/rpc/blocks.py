@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 
 from tierd.app import sessions, streams
-from tierd.app.log_limit import LogLimit
 from tierd.app.service import Service
 from tierd.app.verify import verify
 from tierd.core import messages as m
@@ -35,7 +34,6 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._damage = LogLimit()
 
     @answers_errors
     async def RegisterNamespace(self, request: Any, context: Any) -> Any:
@@ -130,9 +128,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         deadline = deadline_of(context, request.timeout_ms)
         found = await verify(self._service, self._ids(request).ids, m.BlockFilter(), True, deadline)
         counts = {"damaged_blocks": len(found.damaged), "intact_blocks": found.verified_blocks}
-        suppressed = self._damage.suppressed()
-        if suppressed is not None:
-            log.warning("damage_reported", session=request.session, suppressed=suppressed, **counts)
+        log.warning("damage_reported", session=request.session, **counts)
         return pb.ReportDamageResponse(**counts)
 
     @answers_errors

@@ -7,7 +7,8 @@ a reference under which the log has the traceback. Nothing maps to UNKNOWN.
 from __future__ import annotations
 
 import functools
-import secrets
+import hashlib
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -58,11 +59,18 @@ def answers_errors(handler: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def _reference(call: str, error: Exception) -> str:
+    """The same for each occurrence of a fault: of repeated ones not every line is logged."""
+    trace = traceback.extract_tb(error.__traceback__)
+    where = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else ""
+    return hashlib.sha256(f"{call} {type(error).__name__} {where}".encode()).hexdigest()[:12]
+
+
 async def _abort(context: Any, error: Exception, call: str) -> NoReturn:
     code = status_of(error)
     details = str(error)
     if code is grpc.StatusCode.INTERNAL:
-        reference = secrets.token_hex(6)
+        reference = _reference(call, error)
         log.error("internal_error", call=call, reference=reference, exc_info=error)
         details = f"internal error in {call}; the daemon's log has it under {reference}"
     await context.abort(code, details[:DETAILS_CHARS_MAX])
