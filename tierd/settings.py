@@ -243,6 +243,35 @@ class Settings(BaseModel):
         131_072, ge=1024, le=16 << 20,
         description="Most leases and reservations of all sessions, in blocks, 30 bytes each. Default 131072.",
     )
+    pin_share: float = Field(
+        0.5, ge=0, le=1,
+        description="Share of the lowest tier that is on which pins may keep from being dropped, in bytes of "
+        "slots. Default 0.5: the other half still serves whoever pins nothing. 0 refuses every pin.",
+    )
+    pin_ttl_s: float = Field(
+        3600.0, ge=0.001, le=2_592_000,
+        description="How long a pin lasts that does not say it, seconds. Default 3600: one that is forgotten is "
+        "gone within the hour.",
+    )
+    pin_ttl_max_s: float = Field(
+        86_400.0, ge=0.001, le=2_592_000,
+        description="The longest pin, seconds. Default 86400, a day: it can be renewed.",
+    )
+    tool_call_s: float = Field(
+        30.0, ge=0.001, le=3600,
+        description="How long a tool call is expected to run whose sequence does not say it, seconds. Default 30.",
+    )
+    tool_call_max_s: float = Field(
+        600.0, ge=0.001, le=3600, description="The longest that can be said, seconds. Default 600."
+    )
+    max_prefetches: int = Field(
+        64, ge=1, le=4096, description="Most prefetches of one session under way. Default 64: of waiting requests."
+    )
+    max_prefetch_moves: int = Field(
+        32, ge=1, le=4096,
+        description="Most blocks that all prefetches bring up at once. Default 32, of 256 `max_moves`: a request "
+        "that runs must not wait behind those that are to come.",
+    )
     max_sequences: int = Field(
         4096, ge=1, le=1 << 20, description="Most running requests at once, over all sessions. Default 4096."
     )
@@ -312,6 +341,10 @@ class Settings(BaseModel):
             raise ValueError(f"state_dir: its sockets' paths would be longer than {SOCKET_PATH_BYTES_MAX} bytes")
         if self.segment_bytes and len(self.host_segments) + len(self.hbm_segments) > SEGMENTS_MAX:
             raise ValueError(f"segment_bytes: {self.segment_bytes} cuts the arenas into more than {SEGMENTS_MAX}")
+        if self.pin_ttl_s > self.pin_ttl_max_s:
+            raise ValueError(f"pin_ttl_s: {self.pin_ttl_s:g} is more than pin_ttl_max_s, {self.pin_ttl_max_s:g}")
+        if self.tool_call_s > self.tool_call_max_s:
+            raise ValueError(f"tool_call_s: {self.tool_call_s:g} is more than tool_call_max_s")
         if self.max_held > self.max_holds:
             raise ValueError(f"max_held: {self.max_held} is more than max_holds, {self.max_holds}")
         return self

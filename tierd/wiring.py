@@ -259,6 +259,9 @@ def _engine_settings(ground: Ground) -> EngineSettings:
         tiers=tuple(tiers), policy=settings.policy, clock=settings.clock.value,
         steps_per_second=settings.steps_per_second, max_moves=settings.max_moves, max_held=settings.max_held,
         max_sequences=settings.max_sequences, spill_grace_s=settings.spill_grace_s,
+        pin_share=settings.pin_share, pin_ttl_s=settings.pin_ttl_s, pin_ttl_max_s=settings.pin_ttl_max_s,
+        tool_call_s=settings.tool_call_s, tool_call_max_s=settings.tool_call_max_s,
+        max_prefetches=settings.max_prefetches, max_prefetch_moves=settings.max_prefetch_moves,
     )
 
 

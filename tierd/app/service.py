@@ -156,7 +156,8 @@ class Service:
         return self.mover.load_ms(below_bytes) if below_bytes else 0
 
     async def reserve(
-        self, session: int, blocks: m.Ids, tier: m.Tier, sequence: str, deadline: float, call: int = 0
+        self, session: int, blocks: m.Ids, tier: m.Tier, sequence: str, deadline: float, call: int = 0,
+        priority: m.Priority = m.Priority.UNSPECIFIED,
     ) -> m.ReserveReply:
         """Slots to write blocks into, waiting for room. `call`: its number, by which it can be given up."""
         calls = self.sessions.require(session).calls
@@ -164,7 +165,7 @@ class Service:
         blocks, size = self._placed(blocks), self.block_bytes(blocks)
 
         def ask(some: m.Ids, retry: bool) -> m.ReserveReply:
-            command = m.Reserve(session, some, size, tier, sequence, retry)
+            command = m.Reserve(session, some, size, tier, sequence, retry, priority)
             return self.writer.ask(command, m.ReserveReply)
 
         reply = ask(blocks, False)
@@ -263,13 +264,16 @@ class Service:
         """Ends a lease that never reached its client, or a stream's own. Never raises."""
         self._give_back(m.Release(session, (lease,)))
 
-    def open_sequence(self, session: int, name: str, blocks: m.Ids) -> m.SequenceOpened:
+    def open_sequence(
+        self, session: int, name: str, blocks: m.Ids, priority: m.Priority = m.Priority.UNSPECIFIED
+    ) -> m.SequenceOpened:
         self.sessions.require(session)
-        return self.writer.ask(m.OpenSequence(session, name, self._placed(blocks)), m.SequenceOpened)
+        return self.writer.ask(m.OpenSequence(session, name, self._placed(blocks), priority), m.SequenceOpened)
 
-    def close_sequence(self, session: int, name: str) -> None:
-        self.sessions.require(session)
-        self.writer.step(m.CloseSequence(session, name))
+    def close_sequence(self, command: m.CloseSequence) -> None:
+        """Ends a running request, with what is known of the next use of its blocks."""
+        self.sessions.require(command.session)
+        self.writer.step(command)
 
     def observe(self, command: m.Observe) -> m.Observed:
         """Reports attention over an open sequence."""
@@ -336,6 +340,42 @@ class Service:
         if pages is None and not (reply.outcomes == m.Withdrawn.PENDING).any():
             self.pools.close(pool)
         return reply
+
+    # --- hints ----------------------------------------------------------------------------------------
+
+    def pin(self, command: m.Pin) -> m.PinReply:
+        """Protects blocks from being dropped, until a time. LimitReached above the share of pins."""
+        return self.writer.ask(replace(command, blocks=self._placed(command.blocks)), m.PinReply)
+
+    def unpin(self, command: m.Unpin) -> int:
+        """Ends pins; returns how many."""
+        return self.writer.ask(replace(command, blocks=self._placed(command.blocks)), m.Done).count
+
+    def touch(self, command: m.Touch) -> m.Touched:
+        """Accesses that were served elsewhere."""
+        self.sessions.require(command.session)
+        return self.writer.ask(replace(command, blocks=self._placed(command.blocks)), m.Touched)
+
+    def prefetch(self, command: m.Prefetch) -> m.PrefetchReply:
+        """Begins to bring blocks up. LimitReached."""
+        self.sessions.require(command.session)
+        return self.writer.ask(replace(command, blocks=self._placed(command.blocks)), m.PrefetchReply)
+
+    async def prefetch_status(self, command: m.PrefetchStatus, deadline: float) -> m.PrefetchReply:
+        """How far a prefetch is, when it is done or at the deadline."""
+        self.sessions.require(command.session)
+        loop = asyncio.get_running_loop()
+        while True:
+            reply = self.writer.ask(command, m.PrefetchReply)
+            if reply.done or loop.time() >= deadline:
+                return reply
+            # Its own end, and that of a wait for room, come without a move that has ended.
+            await self.writer.wait(reply.waiting, min(deadline, loop.time() + min(reply.left_s, PAUSE_MAX_S)))
+
+    def cancel_prefetch(self, command: m.CancelPrefetch) -> m.PrefetchReply:
+        """Forgets a prefetch, and begins no more of it."""
+        self.sessions.require(command.session)
+        return self.writer.ask(command, m.PrefetchReply)
 
     # --- admin ----------------------------------------------------------------------------------------
 

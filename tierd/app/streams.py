@@ -45,6 +45,7 @@ class PutOrder:
     tier: m.Tier
     sequence: str
     checksums: U64Array
+    priority: m.Priority = m.Priority.UNSPECIFIED
 
 
 async def put(
@@ -57,7 +58,9 @@ async def put(
     """
     size = service.block_bytes(order.blocks)
     with service.sessions.streaming(order.session) as session:
-        reply = await service.reserve(order.session, order.blocks, order.tier, order.sequence, deadline)
+        reply = await service.reserve(
+            order.session, order.blocks, order.tier, order.sequence, deadline, priority=order.priority
+        )
         outcomes = reply.outcomes.copy()
         granted = np.flatnonzero(outcomes == m.Reserved.GRANTED)
         try:

@@ -46,8 +46,8 @@ def expected_until(state: State, seconds: float) -> float:
     """The time `expected_s` means; 0 is the default. InvalidInput for what is longer than allowed."""
     settings = state.settings
     if not 0 <= seconds <= settings.tool_call_max_s:
-        most = f"tool_call_max_s, {settings.tool_call_max_s:g}"
-        raise InvalidInput("expected_s", f"{seconds:g} is not from 0 to {most}")
+        most = f"tool_call_max_s, {settings.tool_call_max_s:g} s"
+        raise InvalidInput("expected_ms", f"{seconds:g} s, more than {most}")
     return state.clock.wall_s + (seconds or settings.tool_call_s)
 
 

@@ -21,7 +21,7 @@ def pin(state: State, command: Pin) -> PinReply:
     settings = state.settings
     ttl_s = command.ttl_s or settings.pin_ttl_s
     if not 0 < ttl_s <= settings.pin_ttl_max_s:
-        raise InvalidInput("ttl_s", f"{ttl_s:g} is not from 0 to pin_ttl_max_s, {settings.pin_ttl_max_s:g}")
+        raise InvalidInput("ttl_ms", f"{ttl_s:g} s, more than pin_ttl_max_s, {settings.pin_ttl_max_s:g} s")
     rows = state.find(command.blocks)
     known = (rows != NO_ROW) & (state.ready_tiers(rows) != 0)
     mine = np.unique(rows[known])

@@ -38,7 +38,7 @@ def prefetch(state: State, command: Prefetch) -> PrefetchReply:
     if command.to not in ARENA_TIERS:
         raise InvalidInput("to", "blocks are prefetched to hbm or host")
     if not 0 < command.within_s <= MOST_WITHIN_S:
-        raise InvalidInput("within_s", f"{command.within_s:g} is not from 0 to {MOST_WITHIN_S:g}")
+        raise InvalidInput("within_ms", f"{command.within_s:g} s is not above 0 and at most {MOST_WITHIN_S:g} s")
     count = len(command.blocks)
     _make_place(state, session.number, count)
     state.tickets += 1

@@ -93,6 +93,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         reply = await self._service.reserve(
             convert.session(request.session), self._ids(request), tier,
             convert.text(request.sequence, "sequence"), deadline_of(context, request.timeout_ms), request.call,
+            convert.priority(request.priority),
         )
         return convert.reserve_response(reply, tier)
 
@@ -140,15 +141,16 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     @answers_errors
     async def OpenSequence(self, request: Any, context: Any) -> Any:
         name = convert.text(request.sequence, "sequence", needed=True)
-        reply = self._service.open_sequence(convert.session(request.session), name, self._ids(request))
+        reply = self._service.open_sequence(
+            convert.session(request.session), name, self._ids(request), convert.priority(request.priority)
+        )
         return pb.OpenSequenceResponse(
             step=reply.step, tiers=reply.tiers.tobytes(), hit_blocks=reply.hit_blocks
         )
 
     @answers_errors
     async def CloseSequence(self, request: Any, context: Any) -> Any:
-        name = convert.text(request.sequence, "sequence", needed=True)
-        self._service.close_sequence(convert.session(request.session), name)
+        self._service.close_sequence(convert.close_sequence(request))
         return pb.CloseSequenceResponse()
 
     @answers_errors
@@ -170,6 +172,35 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         to = convert.arena_tier(request.to, "to")
         reply = await self._service.readmit(self._ids(request), to, deadline_of(context, request.timeout_ms))
         return pb.ReadmitResponse(outcomes=reply.outcomes.tolist())
+
+    @answers_errors
+    async def Pin(self, request: Any, context: Any) -> Any:
+        return convert.pin_response(self._service.pin(m.Pin(self._ids(request), request.ttl_ms / 1000)))
+
+    @answers_errors
+    async def Unpin(self, request: Any, context: Any) -> Any:
+        return pb.UnpinResponse(unpinned_blocks=self._service.unpin(m.Unpin(self._ids(request))))
+
+    @answers_errors
+    async def Touch(self, request: Any, context: Any) -> Any:
+        reply = self._service.touch(convert.touch(request, self._service.about.max_ids))
+        return pb.TouchResponse(step=reply.step, touched_blocks=reply.blocks, touched_ghosts=reply.ghosts)
+
+    @answers_errors
+    async def Prefetch(self, request: Any, context: Any) -> Any:
+        reply = self._service.prefetch(convert.prefetch(request, self._service.about.max_ids))
+        return convert.prefetch_response(reply)
+
+    @answers_errors
+    async def PrefetchStatus(self, request: Any, context: Any) -> Any:
+        command = m.PrefetchStatus(convert.session(request.session), convert.ticket(request.ticket))
+        deadline = deadline_of(context, request.timeout_ms)
+        return convert.prefetch_response(await self._service.prefetch_status(command, deadline))
+
+    @answers_errors
+    async def CancelPrefetch(self, request: Any, context: Any) -> Any:
+        command = m.CancelPrefetch(convert.session(request.session), convert.ticket(request.ticket))
+        return convert.prefetch_response(self._service.cancel_prefetch(command))
 
     @answers_errors
     async def Put(self, requests: Any, context: Any) -> Any:

@@ -31,6 +31,14 @@ TIMEOUT_MS_MAX = 600_000
 DRAIN_S_DEFAULT, DRAIN_S_MAX = 600, 86_400
 TOKEN_BYTES = 16
 STEPS_MAX = 1_000_000
+TOUCHES_MAX = 64
+"""Accesses to one block in one call: more at one moment say no more about it."""
+PREFETCH_MS = 30_000
+STOP_REASONS = {
+    **dict.fromkeys(("tool_calls", "tool_use", "function_call"), m.NextUse.SOON),
+    **dict.fromkeys(("stop", "end_turn", "stop_sequence"), m.NextUse.HUMAN),
+}
+"""Why generation ended, as inference servers say it."""
 PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
 PAGE_TOKEN_BYTES_MAX = 64
 OLDER_THAN_S_MAX = 1e9
@@ -151,6 +159,54 @@ def needed_tier(value: int, field: str) -> m.Tier:
     return tier
 
 
+def priority(value: int) -> m.Priority:
+    if value not in tuple(m.Priority):
+        raise InvalidInput("priority", f"{value} is not a Priority")
+    return m.Priority(value)
+
+
+def close_sequence(request: pb.CloseSequenceRequest) -> m.CloseSequence:
+    number, name = session(request.session), text(request.sequence, "sequence", needed=True)
+    reason = text(request.stop_reason, "stop_reason")
+    if int(request.next_use) not in tuple(m.NextUse):
+        raise InvalidInput("next_use", f"{request.next_use} is not a NextUse")
+    if reason and request.next_use:
+        raise InvalidInput("stop_reason", "given together with next_use: it is one or the other")
+    next_use = STOP_REASONS.get(reason, m.NextUse.NONE) if reason else m.NextUse(request.next_use)
+    if request.expected_ms and next_use != m.NextUse.SOON:
+        raise InvalidInput("expected_ms", "means nothing but for a tool call")
+    return m.CloseSequence(number, name, next_use, request.expected_ms / 1000)
+
+
+def touch(request: pb.TouchRequest, max_ids: int) -> m.Touch:
+    blocks = block_ids(request.blocks, max_ids)
+    name = text(request.sequence, "sequence")
+    counts = np.array(request.counts, np.int64) if request.counts else np.ones(len(blocks), np.int64)
+    if name and request.counts:
+        raise InvalidInput("counts", "given in a sequence, where each block counts once")
+    if len(counts) != len(blocks):
+        raise InvalidInput("counts", f"{len(counts)} value(s) for {len(blocks)} identities")
+    wrong = np.flatnonzero((counts < 1) | (counts > TOUCHES_MAX))
+    if len(wrong):
+        raise InvalidInput(f"counts[{wrong[0]}]", f"{counts[wrong[0]]} is not from 1 to {TOUCHES_MAX}")
+    return m.Touch(session(request.session), blocks, counts, name)
+
+
+def prefetch(request: pb.PrefetchRequest, max_ids: int) -> m.Prefetch:
+    if request.within_ms > TIMEOUT_MS_MAX:
+        raise InvalidInput("within_ms", f"{request.within_ms}, more than {TIMEOUT_MS_MAX}")
+    return m.Prefetch(
+        session(request.session), block_ids(request.blocks, max_ids), arena_tier(request.to, "to"),
+        (request.within_ms or PREFETCH_MS) / 1000,
+    )
+
+
+def ticket(number: int) -> int:
+    if number == 0:
+        raise InvalidInput("ticket", "0 is no ticket")
+    return int(number)
+
+
 def words(values: Sequence[int], field: str, count: int) -> U64Array:
     """A repeated fixed64 that is parallel to `count` identities."""
     if len(values) != count:
@@ -187,7 +243,7 @@ def put_order(header: pb.PutHeader, max_ids: int) -> PutOrder:
     blocks = block_ids(header.blocks, max_ids)
     return PutOrder(
         session(header.session), blocks, arena_tier(header.tier, "tier"), text(header.sequence, "sequence"),
-        words(header.checksums, "checksums", len(blocks)),
+        words(header.checksums, "checksums", len(blocks)), priority(header.priority),
     )
 
 
@@ -212,7 +268,7 @@ def block_filter(where: apb.BlockFilter, namespaces: Namespaces) -> m.BlockFilte
     return m.BlockFilter(
         where.namespace, optional_tier(where.tier, "filter.tier"), bytes(where.identity_prefix),
         _given(where, "in_use"), None if layouts == LayoutFilter() else namespaces.matching(layouts),
-        _given(where, "group"), where.older_than_s,
+        _given(where, "group"), where.older_than_s, _given(where, "pinned"),
     )
 
 
@@ -277,6 +333,16 @@ def acquire_response(reply: m.AcquireReply) -> pb.AcquireResponse:
     )
 
 
+def pin_response(reply: m.PinReply) -> pb.PinResponse:
+    return pb.PinResponse(outcomes=reply.outcomes.tolist(), ttl_ms=round(reply.ttl_s * 1000))
+
+
+def prefetch_response(reply: m.PrefetchReply) -> pb.PrefetchResponse:
+    return pb.PrefetchResponse(
+        ticket=reply.ticket, outcomes=reply.outcomes.tolist(), done=reply.done, left_ms=round(reply.left_s * 1000)
+    )
+
+
 def get_header(reply: m.AcquireReply, block_bytes: int) -> pb.GetResponse:
     header = pb.GetHeader(
         outcomes=reply.outcomes.tolist(), checksums=reply.checksums.tolist(), block_bytes=block_bytes,
@@ -309,6 +375,8 @@ def block_record(view: m.BlockView | None, namespace_name: str) -> apb.BlockReco
         position=view.position, parent=view.parent or b"", block_bytes=view.size, checksum=view.checksum,
         copies=[_copy(copy) for copy in view.copies], touches=record.touches, last_step=record.last,
         last_wall_s=record.wall, ema=record.ema, crf=record.crf, sequences=view.sequences, ghost=view.ghost,
+        priority=f"PRIORITY_{view.priority.name}", next_use=view.next_use.name.lower() if view.next_use else "",
+        expected_s=view.expected_s, pinned_s=view.pinned_s,
     )
 
 

@@ -79,7 +79,7 @@ class TierOccupancy(_message.Message):
     def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ...) -> None: ...
 
 class OccupancyResponse(_message.Message):
-    __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch")
+    __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches")
     TIERS_FIELD_NUMBER: _ClassVar[int]
     IDENTITIES_FIELD_NUMBER: _ClassVar[int]
     GHOSTS_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,10 @@ class OccupancyResponse(_message.Message):
     MOVES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     POLICY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PINNED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PINNED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PINNED_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PREFETCHES_FIELD_NUMBER: _ClassVar[int]
     tiers: _containers.RepeatedCompositeFieldContainer[TierOccupancy]
     identities: int
     ghosts: int
@@ -108,10 +112,14 @@ class OccupancyResponse(_message.Message):
     moves_in_flight: int
     policy: str
     policy_epoch: int
-    def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ...) -> None: ...
+    pinned_blocks: int
+    pinned_bytes: int
+    pinned_bytes_max: int
+    prefetches: int
+    def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ..., pinned_blocks: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., pinned_bytes_max: _Optional[int] = ..., prefetches: _Optional[int] = ...) -> None: ...
 
 class BlockFilter(_message.Message):
-    __slots__ = ("namespace", "tier", "identity_prefix", "in_use", "model", "revision", "weights_epoch", "weights_epoch_below", "tenant", "group", "older_than_s")
+    __slots__ = ("namespace", "tier", "identity_prefix", "in_use", "model", "revision", "weights_epoch", "weights_epoch_below", "tenant", "group", "older_than_s", "pinned")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_PREFIX_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +131,7 @@ class BlockFilter(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OLDER_THAN_S_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     namespace: int
     tier: _blocks_pb2.Tier
     identity_prefix: bytes
@@ -134,7 +143,8 @@ class BlockFilter(_message.Message):
     tenant: str
     group: int
     older_than_s: float
-    def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: _Optional[bool] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., weights_epoch: _Optional[int] = ..., weights_epoch_below: _Optional[int] = ..., tenant: _Optional[str] = ..., group: _Optional[int] = ..., older_than_s: _Optional[float] = ...) -> None: ...
+    pinned: bool
+    def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: _Optional[bool] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., weights_epoch: _Optional[int] = ..., weights_epoch_below: _Optional[int] = ..., tenant: _Optional[str] = ..., group: _Optional[int] = ..., older_than_s: _Optional[float] = ..., pinned: _Optional[bool] = ...) -> None: ...
 
 class ListNamespacesRequest(_message.Message):
     __slots__ = ("page_size", "offset", "by_tenant")
@@ -237,7 +247,7 @@ class Copy(_message.Message):
     def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., state: _Optional[str] = ..., address: _Optional[int] = ..., generation: _Optional[int] = ..., leases: _Optional[int] = ..., rank: _Optional[float] = ...) -> None: ...
 
 class BlockRecord(_message.Message):
-    __slots__ = ("identity", "namespace", "namespace_name", "group", "position", "parent", "block_bytes", "checksum", "copies", "touches", "last_step", "last_wall_s", "ema", "crf", "sequences", "ghost")
+    __slots__ = ("identity", "namespace", "namespace_name", "group", "position", "parent", "block_bytes", "checksum", "copies", "touches", "last_step", "last_wall_s", "ema", "crf", "sequences", "ghost", "priority", "next_use", "expected_s", "pinned_s")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +264,10 @@ class BlockRecord(_message.Message):
     CRF_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     GHOST_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    NEXT_USE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    PINNED_S_FIELD_NUMBER: _ClassVar[int]
     identity: bytes
     namespace: int
     namespace_name: str
@@ -270,7 +284,11 @@ class BlockRecord(_message.Message):
     crf: float
     sequences: int
     ghost: bool
-    def __init__(self, identity: _Optional[bytes] = ..., namespace: _Optional[int] = ..., namespace_name: _Optional[str] = ..., group: _Optional[int] = ..., position: _Optional[int] = ..., parent: _Optional[bytes] = ..., block_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., touches: _Optional[int] = ..., last_step: _Optional[int] = ..., last_wall_s: _Optional[float] = ..., ema: _Optional[float] = ..., crf: _Optional[float] = ..., sequences: _Optional[int] = ..., ghost: _Optional[bool] = ...) -> None: ...
+    priority: _blocks_pb2.Priority
+    next_use: str
+    expected_s: float
+    pinned_s: float
+    def __init__(self, identity: _Optional[bytes] = ..., namespace: _Optional[int] = ..., namespace_name: _Optional[str] = ..., group: _Optional[int] = ..., position: _Optional[int] = ..., parent: _Optional[bytes] = ..., block_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., touches: _Optional[int] = ..., last_step: _Optional[int] = ..., last_wall_s: _Optional[float] = ..., ema: _Optional[float] = ..., crf: _Optional[float] = ..., sequences: _Optional[int] = ..., ghost: _Optional[bool] = ..., priority: _Optional[_Union[_blocks_pb2.Priority, str]] = ..., next_use: _Optional[str] = ..., expected_s: _Optional[float] = ..., pinned_s: _Optional[float] = ...) -> None: ...
 
 class DescribeBlockRequest(_message.Message):
     __slots__ = ("ids",)

@@ -21,6 +21,13 @@ class Presence(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRESENCE_BELOW: _ClassVar[Presence]
     PRESENCE_MISS: _ClassVar[Presence]
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_LOW: _ClassVar[Priority]
+    PRIORITY_NORMAL: _ClassVar[Priority]
+    PRIORITY_HIGH: _ClassVar[Priority]
+
 class ReserveOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RESERVE_OUTCOME_UNSPECIFIED: _ClassVar[ReserveOutcome]
@@ -52,6 +59,13 @@ class AcquireOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACQUIRE_OUTCOME_LOST: _ClassVar[AcquireOutcome]
     ACQUIRE_OUTCOME_FULL: _ClassVar[AcquireOutcome]
 
+class NextUse(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NEXT_USE_UNSPECIFIED: _ClassVar[NextUse]
+    NEXT_USE_TOOL_CALL: _ClassVar[NextUse]
+    NEXT_USE_HUMAN: _ClassVar[NextUse]
+    NEXT_USE_CLOSED: _ClassVar[NextUse]
+
 class EvictOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EVICT_OUTCOME_UNSPECIFIED: _ClassVar[EvictOutcome]
@@ -71,6 +85,22 @@ class ReadmitOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READMIT_OUTCOME_FULL: _ClassVar[ReadmitOutcome]
     READMIT_OUTCOME_LOST: _ClassVar[ReadmitOutcome]
 
+class PinOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PIN_OUTCOME_UNSPECIFIED: _ClassVar[PinOutcome]
+    PIN_OUTCOME_PINNED: _ClassVar[PinOutcome]
+    PIN_OUTCOME_MISS: _ClassVar[PinOutcome]
+
+class PrefetchOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PREFETCH_OUTCOME_UNSPECIFIED: _ClassVar[PrefetchOutcome]
+    PREFETCH_OUTCOME_READY: _ClassVar[PrefetchOutcome]
+    PREFETCH_OUTCOME_MISS: _ClassVar[PrefetchOutcome]
+    PREFETCH_OUTCOME_PENDING: _ClassVar[PrefetchOutcome]
+    PREFETCH_OUTCOME_FULL: _ClassVar[PrefetchOutcome]
+    PREFETCH_OUTCOME_LOST: _ClassVar[PrefetchOutcome]
+    PREFETCH_OUTCOME_EXPIRED: _ClassVar[PrefetchOutcome]
+
 class PutOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PUT_OUTCOME_UNSPECIFIED: _ClassVar[PutOutcome]
@@ -89,6 +119,10 @@ PRESENCE_UNSPECIFIED: Presence
 PRESENCE_READY: Presence
 PRESENCE_BELOW: Presence
 PRESENCE_MISS: Presence
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_LOW: Priority
+PRIORITY_NORMAL: Priority
+PRIORITY_HIGH: Priority
 RESERVE_OUTCOME_UNSPECIFIED: ReserveOutcome
 RESERVE_OUTCOME_GRANTED: ReserveOutcome
 RESERVE_OUTCOME_EXISTS: ReserveOutcome
@@ -108,6 +142,10 @@ ACQUIRE_OUTCOME_MISS: AcquireOutcome
 ACQUIRE_OUTCOME_PENDING: AcquireOutcome
 ACQUIRE_OUTCOME_LOST: AcquireOutcome
 ACQUIRE_OUTCOME_FULL: AcquireOutcome
+NEXT_USE_UNSPECIFIED: NextUse
+NEXT_USE_TOOL_CALL: NextUse
+NEXT_USE_HUMAN: NextUse
+NEXT_USE_CLOSED: NextUse
 EVICT_OUTCOME_UNSPECIFIED: EvictOutcome
 EVICT_OUTCOME_MOVED: EvictOutcome
 EVICT_OUTCOME_DROPPED: EvictOutcome
@@ -121,6 +159,16 @@ READMIT_OUTCOME_MISS: ReadmitOutcome
 READMIT_OUTCOME_PENDING: ReadmitOutcome
 READMIT_OUTCOME_FULL: ReadmitOutcome
 READMIT_OUTCOME_LOST: ReadmitOutcome
+PIN_OUTCOME_UNSPECIFIED: PinOutcome
+PIN_OUTCOME_PINNED: PinOutcome
+PIN_OUTCOME_MISS: PinOutcome
+PREFETCH_OUTCOME_UNSPECIFIED: PrefetchOutcome
+PREFETCH_OUTCOME_READY: PrefetchOutcome
+PREFETCH_OUTCOME_MISS: PrefetchOutcome
+PREFETCH_OUTCOME_PENDING: PrefetchOutcome
+PREFETCH_OUTCOME_FULL: PrefetchOutcome
+PREFETCH_OUTCOME_LOST: PrefetchOutcome
+PREFETCH_OUTCOME_EXPIRED: PrefetchOutcome
 PUT_OUTCOME_UNSPECIFIED: PutOutcome
 PUT_OUTCOME_STORED: PutOutcome
 PUT_OUTCOME_EXISTS: PutOutcome
@@ -267,20 +315,22 @@ class LookupChainsResponse(_message.Message):
     def __init__(self, tiers: _Optional[_Iterable[bytes]] = ..., hit_tokens: _Optional[int] = ..., ready_in_ms: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "call")
+    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "call", "priority")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     tier: Tier
     sequence: str
     timeout_ms: int
     call: int
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ...) -> None: ...
+    priority: Priority
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "tier")
@@ -397,14 +447,16 @@ class ReleaseResponse(_message.Message):
     def __init__(self, released_blocks: _Optional[int] = ...) -> None: ...
 
 class OpenSequenceRequest(_message.Message):
-    __slots__ = ("session", "sequence", "blocks")
+    __slots__ = ("session", "sequence", "blocks", "priority")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     session: int
     sequence: str
     blocks: BlockIds
-    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ...) -> None: ...
+    priority: Priority
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
 
 class OpenSequenceResponse(_message.Message):
     __slots__ = ("step", "tiers", "hit_blocks")
@@ -417,12 +469,18 @@ class OpenSequenceResponse(_message.Message):
     def __init__(self, step: _Optional[int] = ..., tiers: _Optional[bytes] = ..., hit_blocks: _Optional[int] = ...) -> None: ...
 
 class CloseSequenceRequest(_message.Message):
-    __slots__ = ("session", "sequence")
+    __slots__ = ("session", "sequence", "next_use", "stop_reason", "expected_ms")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_USE_FIELD_NUMBER: _ClassVar[int]
+    STOP_REASON_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MS_FIELD_NUMBER: _ClassVar[int]
     session: int
     sequence: str
-    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ...) -> None: ...
+    next_use: NextUse
+    stop_reason: str
+    expected_ms: int
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., next_use: _Optional[_Union[NextUse, str]] = ..., stop_reason: _Optional[str] = ..., expected_ms: _Optional[int] = ...) -> None: ...
 
 class CloseSequenceResponse(_message.Message):
     __slots__ = ()
@@ -484,21 +542,115 @@ class ReadmitResponse(_message.Message):
     outcomes: _containers.RepeatedScalarFieldContainer[ReadmitOutcome]
     def __init__(self, outcomes: _Optional[_Iterable[_Union[ReadmitOutcome, str]]] = ...) -> None: ...
 
+class PinRequest(_message.Message):
+    __slots__ = ("blocks", "ttl_ms")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    blocks: BlockIds
+    ttl_ms: int
+    def __init__(self, blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class PinResponse(_message.Message):
+    __slots__ = ("outcomes", "ttl_ms")
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedScalarFieldContainer[PinOutcome]
+    ttl_ms: int
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[PinOutcome, str]]] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class UnpinRequest(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: BlockIds
+    def __init__(self, blocks: _Optional[_Union[BlockIds, _Mapping]] = ...) -> None: ...
+
+class UnpinResponse(_message.Message):
+    __slots__ = ("unpinned_blocks",)
+    UNPINNED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    unpinned_blocks: int
+    def __init__(self, unpinned_blocks: _Optional[int] = ...) -> None: ...
+
+class TouchRequest(_message.Message):
+    __slots__ = ("session", "blocks", "counts", "sequence")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    blocks: BlockIds
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sequence: str
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., counts: _Optional[_Iterable[int]] = ..., sequence: _Optional[str] = ...) -> None: ...
+
+class TouchResponse(_message.Message):
+    __slots__ = ("step", "touched_blocks", "touched_ghosts")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_GHOSTS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    touched_blocks: int
+    touched_ghosts: int
+    def __init__(self, step: _Optional[int] = ..., touched_blocks: _Optional[int] = ..., touched_ghosts: _Optional[int] = ...) -> None: ...
+
+class PrefetchRequest(_message.Message):
+    __slots__ = ("session", "blocks", "to", "within_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    blocks: BlockIds
+    to: Tier
+    within_ms: int
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., to: _Optional[_Union[Tier, str]] = ..., within_ms: _Optional[int] = ...) -> None: ...
+
+class PrefetchStatusRequest(_message.Message):
+    __slots__ = ("session", "ticket", "timeout_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ticket: int
+    timeout_ms: int
+    def __init__(self, session: _Optional[int] = ..., ticket: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class CancelPrefetchRequest(_message.Message):
+    __slots__ = ("session", "ticket")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    ticket: int
+    def __init__(self, session: _Optional[int] = ..., ticket: _Optional[int] = ...) -> None: ...
+
+class PrefetchResponse(_message.Message):
+    __slots__ = ("ticket", "outcomes", "done", "left_ms")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    ticket: int
+    outcomes: _containers.RepeatedScalarFieldContainer[PrefetchOutcome]
+    done: bool
+    left_ms: int
+    def __init__(self, ticket: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[PrefetchOutcome, str]]] = ..., done: _Optional[bool] = ..., left_ms: _Optional[int] = ...) -> None: ...
+
 class PutHeader(_message.Message):
-    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "checksums")
+    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "priority", "checksums")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     tier: Tier
     sequence: str
     timeout_ms: int
+    priority: Priority
     checksums: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., checksums: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("header", "data")

@@ -119,6 +119,36 @@ class BlocksStub:
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.ReadmitRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_blocks__pb2.ReadmitResponse.FromString,
                 _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/tierd.v1.Blocks/Pin',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.PinRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.PinResponse.FromString,
+                _registered_method=True)
+        self.Unpin = channel.unary_unary(
+                '/tierd.v1.Blocks/Unpin',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.UnpinRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.UnpinResponse.FromString,
+                _registered_method=True)
+        self.Touch = channel.unary_unary(
+                '/tierd.v1.Blocks/Touch',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.TouchRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.TouchResponse.FromString,
+                _registered_method=True)
+        self.Prefetch = channel.unary_unary(
+                '/tierd.v1.Blocks/Prefetch',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.PrefetchRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
+                _registered_method=True)
+        self.PrefetchStatus = channel.unary_unary(
+                '/tierd.v1.Blocks/PrefetchStatus',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.PrefetchStatusRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
+                _registered_method=True)
+        self.CancelPrefetch = channel.unary_unary(
+                '/tierd.v1.Blocks/CancelPrefetch',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.CancelPrefetchRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
+                _registered_method=True)
         self.Put = channel.stream_unary(
                 '/tierd.v1.Blocks/Put',
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.PutRequest.SerializeToString,
@@ -232,7 +262,8 @@ class BlocksServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseSequence(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """It has ended, and what the caller knows of the next use of its blocks.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -253,6 +284,55 @@ class BlocksServicer:
 
     def Readmit(self, request, context):
         """Moves blocks up by identity. Not an access.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pin(self, request, context):
+        """Protects identities: until a time, the last copy of each is not dropped, neither to make room nor by Evict or
+        Clear. It may be demoted. Of two pins of one identity the later end counts, whoever set it; reading extends
+        none. When the time is over the block is one like any other. A pin survives a restart of the daemon with the
+        block; it ends with a block that is damaged, or lost by the spill server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unpin(self, request, context):
+        """Ends pins before their time, whoever set them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Touch(self, request, context):
+        """Accesses that were served elsewhere, by the engine's own cache: records change as by Acquire, no copy is made
+        or leased. Blocks that are known by their record alone (ghosts) are reached, too. Outside a sequence the whole
+        call is one tick of the request clock.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prefetch(self, request, context):
+        """Brings blocks up for a request that waits in a queue, and returns at once with a ticket. A few blocks of all
+        tickets are brought up at a time (`max_prefetch_moves`), the oldest ticket first. What has come up is evicted
+        last until it is read, or until the time is over. Not an access.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PrefetchStatus(self, request, context):
+        """How far a prefetch is; waits for it to be done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelPrefetch(self, request, context):
+        """Begins no further move and forgets the ticket. Moves under way are carried out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -360,6 +440,36 @@ def add_BlocksServicer_to_server(servicer, server):
                     servicer.Readmit,
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.ReadmitRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_blocks__pb2.ReadmitResponse.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.PinRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.PinResponse.SerializeToString,
+            ),
+            'Unpin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unpin,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.UnpinRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.UnpinResponse.SerializeToString,
+            ),
+            'Touch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Touch,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.TouchRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.TouchResponse.SerializeToString,
+            ),
+            'Prefetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prefetch,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.PrefetchRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.SerializeToString,
+            ),
+            'PrefetchStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrefetchStatus,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.PrefetchStatusRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.SerializeToString,
+            ),
+            'CancelPrefetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelPrefetch,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.CancelPrefetchRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.SerializeToString,
             ),
             'Put': grpc.stream_unary_rpc_method_handler(
                     servicer.Put,
@@ -831,6 +941,168 @@ class Blocks:
             '/tierd.v1.Blocks/Readmit',
             tierd_dot_v1_dot_blocks__pb2.ReadmitRequest.SerializeToString,
             tierd_dot_v1_dot_blocks__pb2.ReadmitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/Pin',
+            tierd_dot_v1_dot_blocks__pb2.PinRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.PinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unpin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/Unpin',
+            tierd_dot_v1_dot_blocks__pb2.UnpinRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.UnpinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Touch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/Touch',
+            tierd_dot_v1_dot_blocks__pb2.TouchRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.TouchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prefetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/Prefetch',
+            tierd_dot_v1_dot_blocks__pb2.PrefetchRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrefetchStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/PrefetchStatus',
+            tierd_dot_v1_dot_blocks__pb2.PrefetchStatusRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelPrefetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/CancelPrefetch',
+            tierd_dot_v1_dot_blocks__pb2.CancelPrefetchRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
             options,
             channel_credentials,
             insecure,
