@@ -22,6 +22,8 @@ COMMANDS = {
     "config": ("tierd.console.show:config", "The settings in force of a running daemon."),
     "evict": ("tierd.console.change:evict", "Move blocks down, or drop them."),
     "readmit": ("tierd.console.change:readmit", "Move blocks up."),
+    "pin": ("tierd.console.change:pin", "Protect blocks from being dropped, until a time."),
+    "unpin": ("tierd.console.change:unpin", "End pins before their time."),
     "clear": ("tierd.console.change:clear", "Remove blocks, by filter."),
     "drain": ("tierd.console.change:drain", "Store in the spill tier what lies above it alone."),
     "verify": ("tierd.console.change:verify", "Compare stored bytes with their checksums."),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TimedOut,
         Unavailable,
     )
+    from tierd_client.hints import PrefetchProgress, PrefetchTicket
     from tierd_client.identity import Identities, chain_ids, plain_ids
     from tierd_client.layout import Group, Layout, Part
     from tierd_client.lease import AsyncLease, Lease
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
         AdoptOutcome,
         EvictOutcome,
         LookupResult,
+        NextUse,
+        PinOutcome,
+        PrefetchOutcome,
         Presence,
+        Priority,
         PutOutcome,
         ReadmitOutcome,
         Tier,
@@ -57,14 +62,16 @@ _HOMES = {
         "ForkedClientError", "InvalidArgument", "LimitReached", "NotFound", "SharedMemoryUnavailable",
         "TierdClientError", "TimedOut", "Unavailable",
     ),
+    "hints": ("PrefetchProgress", "PrefetchTicket"),
     "identity": ("Identities", "chain_ids", "plain_ids"),
     "layout": ("Group", "Layout", "Part"),
     "lease": ("AsyncLease", "Lease"),
     "lending": ("AsyncLentPool", "Fence", "LentPool", "Piece", "SharedRegion", "pieces_of"),
     "namespace": ("AsyncNamespace", "Namespace"),
     "outcomes": (
-        "AcquireOutcome", "AdoptOutcome", "EvictOutcome", "LookupResult", "Presence", "PutOutcome",
-        "ReadmitOutcome", "Tier", "Tiers", "WithdrawOutcome",
+        "AcquireOutcome", "AdoptOutcome", "EvictOutcome", "LookupResult", "NextUse", "PinOutcome",
+        "PrefetchOutcome", "Presence", "Priority", "PutOutcome", "ReadmitOutcome", "Tier", "Tiers",
+        "WithdrawOutcome",
     ),
     "sequence": ("AsyncSequence", "Sequence"),
 }
@@ -74,8 +81,9 @@ __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without 
     "AccessDenied", "AcquireOutcome", "AdoptOutcome", "AsyncClient", "AsyncLease", "AsyncLentPool",
     "AsyncNamespace", "AsyncSequence", "BrokenPeer", "CatalogReader", "ChainsHit", "Client", "ClientClosed",
     "ConnectFailed", "EvictOutcome", "FailedPrecondition", "Fence", "ForkedClientError", "Group", "Identities",
-    "InvalidArgument", "Layout", "Lease", "LentPool", "LimitReached", "LookupResult", "Namespace", "NotFound",
-    "Part", "Piece", "Presence", "PutOutcome", "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable",
+    "InvalidArgument", "Layout", "Lease", "LentPool", "LimitReached", "LookupResult", "Namespace", "NextUse",
+    "NotFound", "Part", "Piece", "PinOutcome", "PrefetchOutcome", "PrefetchProgress", "PrefetchTicket",
+    "Presence", "Priority", "PutOutcome", "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable",
     "SharedRegion", "Tier", "TierdClientError", "Tiers", "TimedOut", "Tls", "Unavailable", "WithdrawOutcome",
     "chain_ids", "pieces_of", "plain_ids",
 ]

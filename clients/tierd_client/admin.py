@@ -20,7 +20,7 @@ from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, InvalidArgument
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.identity import Identities
-from tierd_client.outcomes import Tier, Tiers, tier_number
+from tierd_client.outcomes import Priority, Tier, Tiers, tier_number
 from tierd_client.routine import Pages, Perform, Work, awaiting, awaiting_pages, blocking, blocking_pages
 from tierd_client.v1 import admin_pb2
 
@@ -76,6 +76,10 @@ class Occupancy:
     moves_in_flight: int
     policy: str
     policy_epoch: int
+    pinned_blocks: int
+    pinned_bytes: int
+    pinned_bytes_max: int
+    prefetches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,8 @@ class CopyRecord:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """The record of one identity. `ghost`: no copy is left."""
+    """The record of one identity. `ghost`: no copy is left. `next_use`: soon (for `expected_s` more), human, closed
+    or nothing; `pinned_s`: for so many seconds more, 0 when it is not pinned."""
 
     identity: bytes
     namespace: int
@@ -110,6 +115,10 @@ class BlockRecord:
     crf: float
     sequences: int
     ghost: bool
+    priority: str
+    next_use: str
+    expected_s: float
+    pinned_s: float
 
     @property
     def tiers(self) -> Tiers:
@@ -218,6 +227,7 @@ class BlockFilter(TypedDict, total=False):
     tenant: str | None
     group: int | None
     older_than_s: float
+    pinned: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +451,8 @@ def _record(kind: type[T], message: Any, **given: Any) -> T:
 
 def _block(message: Any) -> BlockRecord:
     copies = tuple(_record(CopyRecord, copy, tier=_tier(copy.tier)) for copy in message.copies)
-    return _record(BlockRecord, message, copies=copies)
+    priority = Priority(message.priority).name.lower() if message.priority else ""
+    return _record(BlockRecord, message, copies=copies, priority=priority)
 
 
 def _explanation(message: Any) -> Explanation:

@@ -29,6 +29,7 @@ class Batch:
     blocks: Any
     block_bytes: int
     sequence: str = ""
+    priority: Any = 0
 
     def __len__(self) -> int:
         return len(self.blocks.ids) // 32

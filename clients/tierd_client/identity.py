@@ -177,3 +177,16 @@ def _tokens(token_ids: Any) -> NDArray[np.int64]:
     if tokens.dtype == np.uint64 and tokens.size and tokens.max() >= 2**63:
         raise ValueError("token_ids: a token does not fit a signed 64-bit number")
     return tokens.astype("<i8", copy=False)
+
+
+def batches(ids: Identities, most: int) -> Iterator[tuple[int, Identities]]:
+    """Identities cut into runs that the daemon takes at once, each with its start."""
+    return ((start, ids[start : start + most]) for start in range(0, len(ids), most))
+
+
+def some(ids: Identities, indices: list[int]) -> Identities:
+    """Some of them; a run keeps its place in the chain."""
+    chosen: NDArray[np.int64] = np.asarray(indices)
+    if chosen[-1] - chosen[0] + 1 == len(chosen):
+        return ids[indices[0] : indices[-1] + 1]
+    return ids.take(chosen)

@@ -9,8 +9,8 @@ for what is asked; what is not done by then is PENDING.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,10 +19,11 @@ from tierd_client.arguments import text, whole
 from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from tierd_client.format import I64Array, U8Array
+from tierd_client.format import U8Array
+from tierd_client.hints import AwaitingHints, BlockingHints, Closing
 from tierd_client.hits import hit_blocks
 from tierd_client.holding import Batch, giving_back, opening
-from tierd_client.identity import Identities, chain_ids, plain_ids
+from tierd_client.identity import Identities, batches, chain_ids, plain_ids, some
 from tierd_client.layout import SCHEMA_VERSION, Layout
 from tierd_client.lease import AsyncLease, Lease, Pinned, PrivateSlots, SharedSlots
 from tierd_client.lending import BasePool, adopt
@@ -33,10 +34,12 @@ from tierd_client.outcomes import (
     LookupResult,
     Outcome,
     Presence,
+    Priority,
     PutOutcome,
     ReadmitOutcome,
     Tier,
     outcomes_of,
+    said,
     tier_number,
     tier_of,
     tiers_of,
@@ -73,7 +76,7 @@ class NamespaceRoutines:
 
     async def register(self) -> None:
         """Raises FailedPrecondition naming the field when the name is bound to another layout."""
-        await self._make(self._register)
+        await self.make(self._register)
 
     async def registered(self, session: Session) -> Registered:
         """What it is in a session; registers it there when it is not yet."""
@@ -116,13 +119,13 @@ class NamespaceRoutines:
     async def lookup(self, ids: Any) -> LookupResult:
         """Where blocks are. Changes nothing, counts as no access."""
         ids = self.identities(ids)
-        return await self._make(lambda session: self._lookup(session, ids))
+        return await self.make(lambda session: self._lookup(session, ids))
 
     async def _lookup(self, session: Session, ids: Identities) -> LookupResult:
         presence: list[Presence] = []
         bits, waits = bytearray(), list[tuple[int, int]]()
-        for start, part in _batches(ids, session.info.max_ids):
-            request = blocks_pb2.LookupRequest(blocks=await self._block_ids(session, part))
+        for start, part in batches(ids, session.info.max_ids):
+            request = blocks_pb2.LookupRequest(blocks=await self.block_ids(session, part))
             reply = await session.call("Lookup", request)
             presence += outcomes_of(Presence, reply.presence)
             bits += reply.tiers
@@ -142,9 +145,11 @@ class NamespaceRoutines:
 
     async def put(
         self, ids: Any, tensors: Any, tier: Tier | str | None = None, timeout_s: float = 2.0,
-        sequence: BaseSequence | str | None = None,
+        sequence: BaseSequence | str | None = None, priority: Priority | str | None = None,
     ) -> list[PutOutcome]:
         """Stores blocks, in host unless `tier` says hbm; a block is committed when its outcome is STORED.
+
+        `priority`: low, normal or high; the sequence's by default.
 
         `tensors`: one contiguous buffer of exactly the block's bytes per id (numpy array of any dtype, torch
         CPU tensor, bytes, memoryview), or one of all blocks whose first axis is the number of ids. Raises
@@ -153,17 +158,18 @@ class NamespaceRoutines:
         ids = self.identities(ids)
         size = self._forms[ids.group].block_bytes
         blocks = flat_blocks(tensors, len(ids), size)
-        target, name, wait = tier_of(tier), self._sequence_name(ids, sequence), Deadline.of(timeout_s)
+        target, name, wait = tier_of(tier), self.sequence_name(ids, sequence), Deadline.of(timeout_s)
+        worth = said(Priority, priority, "priority")
 
         async def store(session: Session) -> list[PutOutcome]:
             transfer = self._transfer(session)
             outcomes: list[PutOutcome] = []
-            for start, part in _batches(ids, transfer.batch_ids(size)):
-                batch = await self._batch(session, part, name)
+            for start, part in batches(ids, transfer.batch_ids(size)):
+                batch = replace(await self._batch(session, part, name), priority=worth)
                 outcomes += await transfer.put(batch, blocks[start : start + len(part)], target, wait)
             return outcomes
 
-        return await self._make(store, timeout_s)
+        return await self.make(store, timeout_s)
 
     # --- bytes out ------------------------------------------------------------------------------------
 
@@ -172,14 +178,14 @@ class NamespaceRoutines:
     ) -> Pinned:
         """Pins blocks where they can be read in place, promoting from below while it waits. An access."""
         ids = self.identities(ids)
-        name, wait = self._sequence_name(ids, sequence), Deadline.of(timeout_s)
+        name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def pin(session: Session) -> Pinned:
             if session.memory is None:
                 return await self._copied(session, ids, name, wait)
             return await self._pinned(session, session.memory, ids, name, wait)
 
-        return await self._make(pin, timeout_s)
+        return await self.make(pin, timeout_s)
 
     async def get(
         self, ids: Any, torch: bool = False, timeout_s: float = 2.0,
@@ -219,7 +225,7 @@ class NamespaceRoutines:
         self, ids: Identities, sink: Sink, timeout_s: float, sequence: BaseSequence | str | None,
     ) -> list[AcquireOutcome]:
         """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
-        name, wait = self._sequence_name(ids, sequence), Deadline.of(timeout_s)
+        name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def read(session: Session) -> list[AcquireOutcome]:
             outcomes = await self._read_round(session, _Wanted(ids, sink, name), wait)
@@ -227,7 +233,7 @@ class NamespaceRoutines:
                 again = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
                 if not again:
                     break
-                part = _Wanted(_some(ids, again), lambda i, again=again: sink(again[i]), name)  # type: ignore[misc]
+                part = _Wanted(some(ids, again), lambda i, again=again: sink(again[i]), name)  # type: ignore[misc]
                 got = await self._read_round(session, part, wait)
                 for index, outcome in zip(again, got, strict=True):
                     outcomes[index] = outcome
@@ -235,13 +241,13 @@ class NamespaceRoutines:
                     break
             return outcomes
 
-        return await self._make(read, timeout_s)
+        return await self.make(read, timeout_s)
 
     async def _read_round(self, session: Session, wanted: _Wanted, wait: Deadline) -> list[AcquireOutcome]:
         transfer = self._transfer(session)
         size = self._forms[wanted.ids.group].block_bytes
         outcomes: list[AcquireOutcome] = []
-        for start, part in _batches(wanted.ids, transfer.batch_ids(size)):
+        for start, part in batches(wanted.ids, transfer.batch_ids(size)):
             batch = await self._batch(session, part, wanted.sequence)
             outcomes += await transfer.read(batch, lambda i, start=start: wanted.sink(start + i), wait)  # type: ignore[misc]
         return outcomes
@@ -254,7 +260,7 @@ class NamespaceRoutines:
             session, memory, form.block_bytes, self.client.checks, self.client.connection.sweep)
         outcomes: list[AcquireOutcome] = []
         try:
-            for _, part in _batches(ids, session.batch_ids):
+            for _, part in batches(ids, session.batch_ids):
                 outcomes += await slots.acquire(await self._batch(session, part, name), wait)
         except BaseException:
             await slots.release()
@@ -274,12 +280,15 @@ class NamespaceRoutines:
 
     # --- running requests -----------------------------------------------------------------------------
 
-    async def sequence(self, name: str, ids: Any) -> Running:
-        """Opens a sequence: a tick of the request clock; its blocks are pinned until it closes."""
-        running = Running(self, text(name, "name"), self.identities(ids))
+    async def sequence(self, name: str, ids: Any, priority: Priority | str | None = None) -> Running:
+        """Opens a sequence: a tick of the request clock; its blocks are pinned until it closes.
+
+        `priority`: low, normal or high, of the blocks that it stores and of those that it finds.
+        """
+        running = Running(self, text(name, "name"), self.identities(ids), said(Priority, priority, "priority"))
         self.client.sequences.add(running)
         try:
-            await self._make(lambda session: self.open_sequence(session, running))
+            await self.make(lambda session: self.open_sequence(session, running))
         except BaseException:
             self.client.sequences.discard(running)
             raise
@@ -289,22 +298,21 @@ class NamespaceRoutines:
         """Opens it in a session, unless it is open there. A prompt of less than a block has nothing to pin."""
         if sequence.name in session.sequences or not len(sequence.ids):
             return
-        blocks = await self._block_ids(session, sequence.ids)
+        blocks = await self.block_ids(session, sequence.ids)
         await opening(session, "OpenSequence", blocks_pb2.OpenSequenceRequest(
-            session=session.id, sequence=sequence.name, blocks=blocks))
+            session=session.id, sequence=sequence.name, blocks=blocks, priority=sequence.priority))
         session.sequences.add(sequence.name)
 
-    async def close_sequence(self, sequence: Running) -> None:
+    async def close_sequence(self, sequence: Running, closing: Closing) -> None:
         """Closes it; nothing when it is closed, or when the daemon that knew it is gone."""
         if self.client.sequences.discard(sequence):
             with contextlib.suppress(NotFound, Unavailable):
-                await self._make(lambda session: self._close_sequence(session, sequence))
+                await self.make(lambda session: self._close_sequence(session, sequence, closing))
 
-    async def _close_sequence(self, session: Session, sequence: Running) -> None:
+    async def _close_sequence(self, session: Session, sequence: Running, closing: Closing) -> None:
         if sequence.name in session.sequences:
             session.sequences.discard(sequence.name)
-            await giving_back(session, "CloseSequence", blocks_pb2.CloseSequenceRequest(
-                session=session.id, sequence=sequence.name))
+            await giving_back(session, "CloseSequence", closing.request(session.id, sequence.name))
 
     async def observe(
         self, sequence: BaseSequence | str, attention: Any = None, steps: int = 1, policy_epoch: int = 0,
@@ -331,9 +339,9 @@ class NamespaceRoutines:
             raise NotFound(f"sequence: {name!r} is not open in this client")
         if not len(known.ids):
             return 0
-        return await self._make(report)
+        return await self.make(report)
 
-    def _sequence_name(self, ids: Identities, sequence: BaseSequence | str | None) -> str:
+    def sequence_name(self, ids: Identities, sequence: BaseSequence | str | None) -> str:
         """The sequence that a call belongs to: the one it names, or the innermost `with` block's that has its
         blocks."""
         if sequence is not None:
@@ -360,17 +368,17 @@ class NamespaceRoutines:
         reach = [0] * len(ids) if fences is None else list(fences)
         if not len(pages) == len(reach) == len(ids):
             raise InvalidArgument(f"pages: {len(pages)}, with {len(reach)} fences, for {len(ids)} ids")
-        name, where = self._sequence_name(ids, sequence), list(pages)
+        name, where = self.sequence_name(ids, sequence), list(pages)
 
         async def lend(session: Session) -> list[AdoptOutcome]:
             outcomes: list[AdoptOutcome] = []
-            for start, part in _batches(ids, session.info.max_ids):
+            for start, part in batches(ids, session.info.max_ids):
                 end = start + len(part)
-                blocks = await self._block_ids(session, part)
+                blocks = await self.block_ids(session, part)
                 outcomes += await adopt(pool, session, blocks, where[start:end], reach[start:end], name)
             return outcomes
 
-        return await self._make(lend)
+        return await self.make(lend)
 
     # --- up and down ----------------------------------------------------------------------------------
 
@@ -409,17 +417,18 @@ class NamespaceRoutines:
 
         async def move(session: Session) -> list[Outcome]:
             outcomes: list[Outcome] = []
-            for _, part in _batches(ids, session.info.max_ids):
-                blocks = await self._block_ids(session, part)
+            for _, part in batches(ids, session.info.max_ids):
+                blocks = await self.block_ids(session, part)
                 reply = await session.call(method, request(blocks), wait.left_s())
                 outcomes += outcomes_of(kind, reply.outcomes)
             return outcomes
 
-        return await self._make(move, wait.left_s())
+        return await self.make(move, wait.left_s())
 
     # --- shared ---------------------------------------------------------------------------------------
 
-    async def _make(self, call: Callable[[Session], Routine[T]], wait_s: float = 0.0) -> T:
+    async def make(self, call: Callable[[Session], Routine[T]], wait_s: float = 0.0) -> T:
+        """Makes calls in a session that lives; see Connection.make."""
         return await self.client.connection.make(call, wait_s)
 
     def _transfer(self, session: Session) -> Transfer:
@@ -427,13 +436,14 @@ class NamespaceRoutines:
             return StreamTransfer(session, self.client.checks)
         return SharedTransfer(session, session.memory, self.client.checks)
 
-    async def _block_ids(self, session: Session, ids: Identities) -> Any:
+    async def block_ids(self, session: Session, ids: Identities) -> Any:
+        """Identities as the wire has them."""
         return blocks_pb2.BlockIds(
             namespace=(await self.registered(session)).number, group=ids.group, ids=ids.packed(), chain=ids.chain,
             position=ids.position, parent=ids.parent or b"")
 
     async def _batch(self, session: Session, ids: Identities, sequence: str) -> Batch:
-        return Batch(await self._block_ids(session, ids), self._forms[ids.group].block_bytes, sequence)
+        return Batch(await self.block_ids(session, ids), self._forms[ids.group].block_bytes, sequence)
 
 
 class _Named:
@@ -468,7 +478,7 @@ class _Named:
         return f"{type(self).__name__}({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
 
 
-class Namespace(_Named):
+class Namespace(_Named, BlockingHints):
     """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
 
     lookup = blocking(NamespaceRoutines.lookup)
@@ -490,11 +500,11 @@ class Namespace(_Named):
         return Lease(self._acquire(ids, timeout_s, sequence), self._perform)
 
     @described_by(NamespaceRoutines.sequence)
-    def sequence(self, name: str, ids: Any) -> Sequence:
-        return Sequence(self._open(name, ids), self._perform)
+    def sequence(self, name: str, ids: Any, priority: Priority | str | None = None) -> Sequence:
+        return Sequence(self._open(name, ids, priority), self._perform)
 
 
-class AsyncNamespace(_Named):
+class AsyncNamespace(_Named, AwaitingHints):
     """Namespace for an event loop; made by `await AsyncClient.namespace(...)`.
 
     `acquire` and `sequence` are awaited, or used at once: `async with ns.acquire(ids) as lease`.
@@ -522,9 +532,11 @@ class AsyncNamespace(_Named):
         return Opening(acquired())
 
     @described_by(NamespaceRoutines.sequence)
-    def sequence(self, name: str, ids: Any) -> Opening[AsyncSequence]:
+    def sequence(
+        self, name: str, ids: Any, priority: Priority | str | None = None,
+    ) -> Opening[AsyncSequence]:
         async def opened() -> AsyncSequence:
-            return AsyncSequence(await self._open(name, ids), self._perform)
+            return AsyncSequence(await self._open(name, ids, priority), self._perform)
 
         return Opening(opened())
 
@@ -549,7 +561,7 @@ async def _lookup_chains(
     async def look(session: Session) -> ChainsHit:
         question = Question(chains, rules)
         for call in question.calls(session.info.max_ids):
-            runs = [await asked[index][0]._block_ids(session, run) for index, run in call]
+            runs = [await asked[index][0].block_ids(session, run) for index, run in call]
             reply = await session.call("LookupChains", blocks_pb2.LookupChainsRequest(chains=runs))
             question.answered(call, reply.tiers, reply.ready_in_ms)
         return question.hit()
@@ -564,19 +576,6 @@ class _Wanted:
     ids: Identities
     sink: Sink
     sequence: str
-
-
-def _batches(ids: Identities, most: int) -> Iterator[tuple[int, Identities]]:
-    """Identities cut into runs that the daemon takes at once, each with its start."""
-    return ((start, ids[start : start + most]) for start in range(0, len(ids), most))
-
-
-def _some(ids: Identities, indices: list[int]) -> Identities:
-    """Some of them; a run keeps its place in the chain."""
-    chosen: I64Array = np.asarray(indices)
-    if chosen[-1] - chosen[0] + 1 == len(chosen):
-        return ids[indices[0] : indices[-1] + 1]
-    return ids.take(chosen)
 
 
 def _new_tensor(size: int) -> Any:

@@ -99,6 +99,42 @@ class WithdrawOutcome(IntEnum):
     PENDING = 3
 
 
+class PinOutcome(IntEnum):
+    """PINNED is protected; MISS is nowhere, so that nothing could be."""
+
+    PINNED = 1
+    MISS = 2
+
+
+class PrefetchOutcome(IntEnum):
+    """READY is in the tier asked for; PENDING is on its way or waits for its turn; EXPIRED did not come in time;
+    the others as in AcquireOutcome."""
+
+    READY = 1
+    MISS = 2
+    PENDING = 3
+    FULL = 4
+    LOST = 5
+    EXPIRED = 6
+
+
+class Priority(IntEnum):
+    """Which blocks go first, before their ranks are compared."""
+
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
+
+
+class NextUse(IntEnum):
+    """What is known of the next use of blocks when their sequence closes: a tool call runs, a human is to answer,
+    the session is over."""
+
+    TOOL_CALL = 1
+    HUMAN = 2
+    CLOSED = 3
+
+
 @dataclass(frozen=True, slots=True)
 class LookupResult:
     """Where blocks are. `prefix`: blocks of the hit by the group's rule, in any tier; `ready_in_ms`: estimate
@@ -122,6 +158,17 @@ def outcomes_of(kind: type[Outcome], values: Iterable[int]) -> list[Outcome]:
         raise BrokenPeer(f"{error.args[0]} is no {kind.__name__}") from error
 
 
+def said(kind: type[Outcome], value: Outcome | str | None, field: str) -> Any:
+    """A member, or its name as callers may write it, as the wire has it; None is 0, for "not said"."""
+    if value is None or isinstance(value, kind):
+        return int(value or 0)
+    try:
+        return int(kind[str(value).upper()])
+    except KeyError as error:
+        names = ", ".join(member.name.lower() for member in kind)
+        raise InvalidArgument(f"{field}: {value!r} is none of {names}") from error
+
+
 def tiers_of(bits: bytes) -> list[Tiers]:
     """A bit per tier, per identity, as on the wire."""
     table = [Tiers(value) for value in range(8)]
@@ -132,15 +179,9 @@ def tiers_of(bits: bytes) -> list[Tiers]:
 
 def tier_number(tier: Tier | str | None) -> Any:
     """A tier as the wire has it; None is 0, for "not said"."""
-    return int(tier_of(tier) or 0)
+    return said(Tier, tier, "tier")
 
 
 def tier_of(tier: Tier | str | None) -> Tier | None:
     """A tier by name, as callers may write it. None stays None."""
-    if tier is None or isinstance(tier, Tier):
-        return tier
-    try:
-        return Tier[tier.upper()]
-    except (KeyError, AttributeError) as error:
-        names = ", ".join(member.name.lower() for member in Tier)
-        raise InvalidArgument(f"tier: {tier!r} is none of {names}") from error
+    return None if tier is None else Tier(said(Tier, tier, "tier"))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from tierd_client.hints import Closing
 from tierd_client.identity import Identities
-from tierd_client.outcomes import LookupResult
-from tierd_client.routine import Perform
+from tierd_client.outcomes import LookupResult, NextUse
+from tierd_client.routine import Perform, described_by
 
 if TYPE_CHECKING:
     from tierd_client.namespace import NamespaceRoutines
@@ -31,10 +32,11 @@ def entered() -> tuple[Running, ...]:
 class Running:
     """A request that the daemon was told of: its name and its blocks."""
 
-    def __init__(self, namespace: NamespaceRoutines, name: str, ids: Identities) -> None:
+    def __init__(self, namespace: NamespaceRoutines, name: str, ids: Identities, priority: Any = 0) -> None:
         self.namespace = namespace
         self.name = name
         self.ids = ids
+        self.priority = priority
         self._known: frozenset[bytes] | None = None
 
     def contains(self, ids: Identities) -> bool:
@@ -95,9 +97,15 @@ class Sequence(BaseSequence):
         step: int = self._perform(self._namespace.observe(self.name, attention, steps, policy_epoch))
         return step
 
-    def close(self) -> None:
-        """Ends the request: its blocks are no longer pinned. Idempotent."""
-        self._perform(self._namespace.close_sequence(self._running))
+    def close(
+        self, next_use: NextUse | str | None = None, stop_reason: str = "", expected_s: float = 0.0,
+    ) -> None:
+        """Ends the request: its blocks are no longer pinned. Idempotent.
+
+        `next_use`: tool_call (runs for `expected_s` seconds; 0 is the daemon's default), human or closed; or
+        `stop_reason`, as the inference server says it. It decides which blocks are evicted first.
+        """
+        self._perform(self._namespace.close_sequence(self._running, Closing(next_use, stop_reason, expected_s)))
 
     def __enter__(self) -> Self:
         return self._enter()
@@ -122,9 +130,12 @@ class AsyncSequence(BaseSequence):
         step: int = await self._perform(self._namespace.observe(self.name, attention, steps, policy_epoch))
         return step
 
-    async def close(self) -> None:
-        """Ends the request: its blocks are no longer pinned. Idempotent."""
-        await self._perform(self._namespace.close_sequence(self._running))
+    @described_by(Sequence.close)
+    async def close(
+        self, next_use: NextUse | str | None = None, stop_reason: str = "", expected_s: float = 0.0,
+    ) -> None:
+        closing = Closing(next_use, stop_reason, expected_s)
+        await self._perform(self._namespace.close_sequence(self._running, closing))
 
     async def __aenter__(self) -> Self:
         return self._enter()

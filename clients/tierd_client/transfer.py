@@ -93,7 +93,7 @@ class SharedTransfer:
     async def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
         request = blocks_pb2.ReserveRequest(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
-            timeout_ms=wait.left_ms())
+            timeout_ms=wait.left_ms(), priority=batch.priority)
         reply = await taking(self._session, "Reserve", request, wait.left_s())
         if not len(reply.outcomes) == len(reply.addresses) == len(reply.generations) == len(batch):
             raise BrokenPeer("Reserve: the reply is not parallel to the ids")
@@ -181,7 +181,7 @@ class StreamTransfer:
     ) -> list[PutOutcome]:
         header = blocks_pb2.PutHeader(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
-            timeout_ms=wait.left_ms(), checksums=[checksum_of(block) for block in blocks])
+            timeout_ms=wait.left_ms(), priority=batch.priority, checksums=[checksum_of(block) for block in blocks])
         reply = await self._session.call("Put", _messages(header, blocks), wait.left_s())
         if len(reply.outcomes) != len(batch):
             raise BrokenPeer("Put: the reply is not parallel to the ids")

@@ -19,7 +19,10 @@ from tierd_client import (
     Client,
     EvictOutcome,
     Layout,
+    PinOutcome,
+    PrefetchOutcome,
     Presence,
+    Priority,
     PutOutcome,
     ReadmitOutcome,
     Tier,
@@ -158,6 +161,70 @@ def test_torch_tensors_keep_dtype_and_shape(client: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(ns.get(ids, torch=True), tensors, strict=True))
     with ns.acquire(ids) as lease:
         assert all(torch.equal(a, b) for a, b in zip(lease.tensors(), tensors, strict=True))
+
+
+def test_pinned_blocks_are_not_dropped(client: Any, layout: Layout) -> None:
+    """A pin keeps blocks from being dropped until it is taken back, and is seen in their records."""
+    ns = client.namespace(layout)
+    ids = chain_ids(ns, range(4 * TOKENS))
+    ns.put(ids[:3], _data(3))
+    assert ns.pin(ids, ttl_s=60.0) == [PinOutcome.PINNED] * 3 + [PinOutcome.MISS]
+    assert 50 < client.admin.describe(ids[:1])[0].pinned_s <= 60
+    assert {record.identity for record in client.admin.list_blocks(pinned=True)} >= set(ids[:3])
+    assert ns.evict(ids[:3], to=None, allow_drop=True) == [EvictOutcome.IN_USE] * 3
+    assert ns.unpin(ids) == 3
+    assert ns.evict(ids[:3], to=None, allow_drop=True) == [EvictOutcome.DROPPED] * 3
+    with pytest.raises(errors.InvalidArgument, match="ttl_ms"):
+        ns.pin(ids, ttl_s=1e6)
+    with pytest.raises(errors.InvalidArgument, match="ttl_s"):
+        ns.pin(ids, ttl_s=-1.0)
+
+
+def test_priority_and_next_use_are_recorded(client: Any, layout: Layout) -> None:
+    """Blocks have the priority of the put or the sequence, and what was said when the sequence closed."""
+    ns = client.namespace(layout)
+    ids = chain_ids(ns, range(4 * TOKENS))
+    ns.put(ids[:2], _data(2), priority="low")
+    with ns.sequence("request", ids, priority=Priority.HIGH) as sequence:
+        ns.put(ids[2:], _data(2))
+        sequence.close(next_use="tool_call", expected_s=40.0)
+    records = client.admin.describe(ids)
+    assert {record.priority for record in records} == {"high"}
+    assert {record.next_use for record in records} == {"soon"} and 30 < records[0].expected_s <= 40
+    sequence = ns.sequence("again", ids)
+    ns.get(ids, sequence="again")
+    sequence.close(stop_reason="end_turn")
+    assert {record.next_use for record in client.admin.describe(ids)} == {"human"}
+    with pytest.raises(errors.InvalidArgument, match="priority: 'urgent' is none of low, normal, high"):
+        ns.put(ids, _data(4), priority="urgent")
+
+
+def test_touches_count(client: Any, layout: Layout) -> None:
+    """What the engine's own cache served is counted in the records of blocks and of ghosts."""
+    ns = client.namespace(layout)
+    ids = chain_ids(ns, range(3 * TOKENS))
+    ns.put(ids[:2], _data(2))
+    ns.evict(ids[1:2], to=None, allow_drop=True)
+    assert ns.touch(ids, counts=[3, 2, 1]) == 2
+    assert [record and record.touches for record in client.admin.describe(ids)] == [4, 3, None]
+    with pytest.raises(errors.InvalidArgument, match="counts: 1 for 3"):
+        ns.touch(ids, counts=[1])
+
+
+def test_prefetched_blocks_are_there(client: Any, layout: Layout) -> None:
+    """A prefetch brings spilled blocks up while the caller does something else, and can be cancelled."""
+    ns, data = client.namespace(layout), _data(6)
+    ids = chain_ids(ns, range(7 * TOKENS))
+    ns.put(ids[:6], data)
+    assert ns.evict(ids[:6]) == [EvictOutcome.MOVED] * 6
+    ticket = ns.prefetch(ids, to="host", within_s=20.0)
+    found = ns.prefetch_status(ticket, timeout_s=10.0)
+    assert found.done and found.outcomes == [PrefetchOutcome.READY] * 6 + [PrefetchOutcome.MISS]
+    assert ns.lookup(ids[:6]).presence == [Presence.READY] * 6
+    assert ns.cancel_prefetch(ticket).done
+    with pytest.raises(errors.NotFound, match="ticket"):
+        ns.prefetch_status(ticket)
+    assert _equal(ns.get(ids[:6]), data)
 
 
 def test_the_control_plane_answers(client: Any, layout: Layout) -> None:

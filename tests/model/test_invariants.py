@@ -15,14 +15,18 @@ from tierd.core.messages import (
     Commit,
     EndSession,
     Evict,
+    NextUse,
     OpenSequence,
     OpenSession,
+    Pin,
+    Prefetch,
     Reserve,
     ReserveReply,
     Tier,
 )
+from tierd.core.standing import set_next_use
 from tierd.core.state import EngineSettings, State, Tables, TierSpec, TierState
-from tierd.core.underway import Sequence
+from tierd.core.underway import Sequence, Ticket
 from tierd.testing.prompts import Kind, Prompt
 from tierd_client.format import HOLD_LEASE, STATE_READY
 
@@ -36,7 +40,7 @@ Damage = Callable[[State], None]
 
 def rich_engine() -> Engine:
     """One of everything that can be damaged: leases, slots being written and in quarantine, an open sequence
-    that also waits for blocks, a move down, a ghost."""
+    that also waits for blocks, a move down, a ghost, a pin, a prefetch that waits for a block that is written."""
     tiers = (TierSpec(Tier.HOST, ((1, 16 * 4096),)), TierSpec(Tier.SPILL, capacity_bytes=16 * 4096))
     engine = Engine(EngineSettings(tiers), Tables.private(24, sessions=8, holds=64))
     for session in (READER, WRITER, LOST):
@@ -51,6 +55,8 @@ def rich_engine() -> Engine:
     engine.step(EndSession(LOST, settled=False), 5.0)
     engine.step(Evict(Prompt(KIND, SINGLES[:1]).ids(), None, allow_drop=True), 6.0)
     engine.step(Evict(Prompt(KIND, SINGLES[1:2]).ids(), Tier.SPILL), 7.0)
+    engine.step(Pin(Prompt(KIND, SINGLES[2:3]).ids(), 1000.0), 8.0)
+    engine.step(Prefetch(READER, Prompt(KIND, (SINGLES[3], b"w" * 32)).ids(), within_s=600.0), 9.0)
     return engine
 
 
@@ -276,6 +282,59 @@ def raise_a_ghost(state: State) -> None:
     state.ghosts._index.insert(at)
 
 
+def miscount_pins(state: State) -> None:
+    state.kept._count += 1
+
+
+def pin_an_empty_row(state: State) -> None:
+    row = np.flatnonzero(~state.catalog.used)[:1]
+    state.kept.extend(row, 9e9)
+
+
+def lose_pinned_bytes(state: State) -> None:
+    state.kept_bytes -= 1
+
+
+def share_less(state: State) -> None:
+    state.settings = replace(state.settings, pin_share=0.0)
+
+
+def forget_the_end_of_a_pin(state: State) -> None:
+    state.kept._heap.clear()
+
+
+def say_soon(state: State) -> None:
+    set_next_use(state.catalog, np.array([ready(state)]), NextUse.SOON)
+
+
+def miscount_expected(state: State) -> None:
+    state.expected._count += 1
+
+
+def forget_the_end_of_an_expectation(state: State) -> None:
+    state.expected._heap.clear()
+
+
+def expect_an_empty_row(state: State) -> None:
+    state.expected.extend(np.flatnonzero(~state.catalog.used)[:1], 9e9)
+
+
+def ticket(state: State) -> Ticket:
+    return next(iter(state.prefetches.values()))
+
+
+def bring_up_too_much(state: State) -> None:
+    ticket(state).active = np.arange(1000)
+
+
+def keep_a_prefetch(state: State) -> None:
+    state.prefetches[4_000_000, 1] = ticket(state)
+
+
+def do_nothing_more(state: State) -> None:
+    ticket(state).blocks = None
+
+
 DAMAGES: list[tuple[Damage, str]] = [
     (use_an_empty_row, "a row is in use exactly"),
     (half_write, "half-written"),
@@ -327,6 +386,18 @@ DAMAGES: list[tuple[Damage, str]] = [
     (stretch_the_ring, "no more than its places"),
     (turn_the_ring, "no more than its places"),
     (raise_a_ghost, "has no ghost"),
+    (miscount_pins, "pinned rows are counted"),
+    (pin_an_empty_row, "a pinned row is in use"),
+    (lose_pinned_bytes, "pinned bytes are"),
+    (share_less, "no more than their share"),
+    (forget_the_end_of_a_pin, "end of each pin is awaited"),
+    (say_soon, "expected until a time"),
+    (miscount_expected, "expected rows are counted"),
+    (forget_the_end_of_an_expectation, "end of each expectation is awaited"),
+    (expect_an_empty_row, "what is expected is in use"),
+    (bring_up_too_much, "bring up no more at once"),
+    (keep_a_prefetch, "ends with its session"),
+    (do_nothing_more, "done when nothing is PENDING"),
 ]
 
 

@@ -16,7 +16,9 @@ from tierd.core import victims
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.policy.base import Moment
 from tierd.core.policy.registry import parse
+from tierd.core.standing import next_use_of, priority_of, set_next_use, set_priority
 from tierd.core.statistics import StatsOf, access, access_weighted
+from tierd.core.terms import NextUse, Priority
 from tierd_client.format import CATALOG_MAGIC, I64Array, Table, catalog_columns
 
 FAST = os.environ.get("TIERD_TEST_EFFORT") == "fast"
@@ -115,6 +117,20 @@ class Order(RuleBasedStateMachine):
             )
             self.index.insert(array(rows))
 
+    @rule(rows=subsets, priority=st.sampled_from([Priority.LOW, Priority.NORMAL, Priority.HIGH]))
+    def prefer(self, rows: set[int], priority: Priority) -> None:
+        rows &= self.inside
+        if rows:
+            set_priority(self.catalog, array(rows), priority)
+            self.index.insert(array(rows))
+
+    @rule(rows=subsets, next_use=st.sampled_from(NextUse))
+    def say_next(self, rows: set[int], next_use: NextUse) -> None:
+        rows &= self.inside
+        if rows:
+            set_next_use(self.catalog, array(rows), next_use)
+            self.index.insert(array(rows))
+
     @rule(rows=subsets)
     def protect(self, rows: set[int]) -> None:
         self.protected.rows |= rows
@@ -176,9 +192,13 @@ class Order(RuleBasedStateMachine):
             may_go = left - parents - self.protected.rows
             if not may_go:
                 break
-            chosen.append(min(may_go, key=lambda row: (-ranks[row], self.place(row))))
+            chosen.append(min(may_go, key=lambda row: (self.standing(row), -ranks[row], self.place(row))))
             left.remove(chosen[-1])
         return chosen
+
+    def standing(self, row: int) -> int:
+        by_next = {NextUse.CLOSED: 0, NextUse.HUMAN: 1, NextUse.SOON: 4}
+        return by_next.get(next_use_of(self.catalog, row), priority_of(self.catalog, row).value)
 
     def place(self, row: int) -> tuple[int, int, bytes]:
         catalog = self.catalog

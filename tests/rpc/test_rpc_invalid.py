@@ -66,6 +66,10 @@ def blocks_cases(method: str, request: Any, **fields: object) -> list[Case]:
     ]
 
 
+def closing(session: int, **fields: Any) -> pb.CloseSequenceRequest:
+    return pb.CloseSequenceRequest(session=session, sequence="r", **fields)
+
+
 def in_chains(blocks: pb.BlockIds) -> pb.LookupChainsRequest:
     """A request of which the second chain is malformed."""
     second = pb.BlockIds()
@@ -154,6 +158,10 @@ CASES: list[Case] = [
     ),
     *session_cases("CloseSequence", pb.CloseSequenceRequest, sequence="r"),
     ("CloseSequence", lambda s: pb.CloseSequenceRequest(session=s), "sequence: empty", INVALID),
+    ("CloseSequence", lambda s: closing(s, next_use=7), "next_use: 7", INVALID),
+    ("CloseSequence", lambda s: closing(s, stop_reason=LONG), "stop_reason: 257", INVALID),
+    ("CloseSequence", lambda s: closing(s, stop_reason="stop", next_use=1), "stop_reason: given", INVALID),
+    ("CloseSequence", lambda s: closing(s, next_use=2, expected_ms=1), "expected_ms: means nothing", INVALID),
     ("CloseSequence", lambda s: pb.CloseSequenceRequest(session=s, sequence=LONG), "sequence: 257", INVALID),
     ("CloseSequence", lambda s: pb.CloseSequenceRequest(session=s, sequence="r"), "sequence 'r'", NOT_FOUND),
     *session_cases("Observe", pb.ObserveRequest, sequence="open", steps=1),
@@ -180,6 +188,29 @@ CASES: list[Case] = [
     ("Readmit", lambda s: pb.ReadmitRequest(blocks=ONE, to=pb.TIER_SPILL), "to: SPILL", INVALID),
     ("Readmit", lambda s: pb.ReadmitRequest(blocks=ONE, to=8), "to: 8 is not a Tier", INVALID),
     ("Readmit", lambda s: pb.ReadmitRequest(blocks=ONE, timeout_ms=600_001), TIMEOUT, INVALID),
+    *blocks_cases("Pin", pb.PinRequest),
+    ("Pin", lambda s: pb.PinRequest(blocks=ONE, ttl_ms=86_400_001), "ttl_ms: 86400", INVALID),
+    *blocks_cases("Unpin", pb.UnpinRequest),
+    *session_cases("Touch", pb.TouchRequest, blocks=ONE),
+    *blocks_cases("Touch", pb.TouchRequest, session=OPEN),
+    ("Touch", lambda s: pb.TouchRequest(session=s, blocks=ONE, counts=[1, 1]), "counts: 2 value", INVALID),
+    ("Touch", lambda s: pb.TouchRequest(session=s, blocks=ONE, counts=[0]), r"counts[0]: 0 is not from 1", INVALID),
+    ("Touch", lambda s: pb.TouchRequest(session=s, blocks=ONE, counts=[65]), "counts[0]: 65", INVALID),
+    ("Touch", lambda s: pb.TouchRequest(session=s, blocks=ONE, counts=[1], sequence="r"), "counts: given", INVALID),
+    ("Touch", lambda s: pb.TouchRequest(session=s, blocks=ONE, sequence="r"), "sequence 'r'", NOT_FOUND),
+    ("Touch", lambda s: pb.TouchRequest(session=s, blocks=ONE, sequence=LONG), "sequence: 257", INVALID),
+    *session_cases("Prefetch", pb.PrefetchRequest, blocks=ONE),
+    *blocks_cases("Prefetch", pb.PrefetchRequest, session=OPEN),
+    ("Prefetch", lambda s: pb.PrefetchRequest(session=s, blocks=ONE, to=pb.TIER_SPILL), "to: SPILL", INVALID),
+    ("Prefetch", lambda s: pb.PrefetchRequest(session=s, blocks=ONE, within_ms=600_001), "within_ms: 6", INVALID),
+    *session_cases("PrefetchStatus", pb.PrefetchStatusRequest, ticket=1),
+    ("PrefetchStatus", lambda s: pb.PrefetchStatusRequest(session=s), "ticket: 0 is no ticket", INVALID),
+    ("PrefetchStatus", lambda s: pb.PrefetchStatusRequest(session=s, ticket=9), "ticket 9", NOT_FOUND),
+    ("PrefetchStatus", lambda s: pb.PrefetchStatusRequest(session=s, ticket=9, timeout_ms=600_001), TIMEOUT,
+     INVALID),
+    *session_cases("CancelPrefetch", pb.CancelPrefetchRequest, ticket=1),
+    ("CancelPrefetch", lambda s: pb.CancelPrefetchRequest(session=s), "ticket: 0 is no ticket", INVALID),
+    ("CancelPrefetch", lambda s: pb.CancelPrefetchRequest(session=s, ticket=9), "ticket 9", NOT_FOUND),
 ]
 
 PREFIX = apb.BlockFilter(identity_prefix=b"x" * 33)

@@ -1,4 +1,4 @@
-"""Commands that move, remove or check blocks: evict, readmit, clear, drain, verify."""
+"""Commands that move, protect, remove or check blocks: evict, readmit, pin, unpin, clear, drain, verify."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tierd.console.link import (
 from tierd_client import Client
 from tierd_client.admin import BlockFilter, BlockRecord
 from tierd_client.deadline import Deadline
-from tierd_client.outcomes import EvictOutcome, Outcome, ReadmitOutcome, outcomes_of, tier_number
+from tierd_client.hints import milliseconds
+from tierd_client.outcomes import EvictOutcome, Outcome, PinOutcome, ReadmitOutcome, outcomes_of, tier_number
 from tierd_client.routine import run
 from tierd_client.v1 import blocks_pb2
 
@@ -74,6 +75,41 @@ def readmit(
     _report(counts, as_json, bad=(ReadmitOutcome.PENDING, ReadmitOutcome.FULL, ReadmitOutcome.LOST))
 
 
+@filtered
+def pin(
+    where: BlockFilter, ids: Ids = None, all_: All = False,
+    ttl_s: Annotated[float, typer.Option(min=0.0, help="Seconds that it lasts; 0 is the daemon's default.")] = 0.0,
+    timeout_s: TimeoutOption = 60.0, address: Address = None, as_json: AsJson = False,
+) -> None:
+    """Protect blocks: the last copy of each is not dropped, until a time. Status 1 when one is not there."""
+    ttl_ms = milliseconds(ttl_s, "--ttl-s")
+
+    def request(blocks: Any, timeout_ms: int) -> Any:
+        del timeout_ms  # nothing is waited for
+        return blocks_pb2.PinRequest(blocks=blocks, ttl_ms=ttl_ms)
+
+    which = _Choice(parse_ids(ids), all_, where)
+    _report(_move(address, which, "Pin", PinOutcome, request, timeout_s), as_json, bad=(PinOutcome.MISS,))
+
+
+@filtered
+def unpin(
+    where: BlockFilter, ids: Ids = None, all_: All = False, address: Address = None, as_json: AsJson = False,
+) -> None:
+    """End pins before their time, whoever set them."""
+    which = _Choice(parse_ids(ids), all_, where)
+    with connect(address) as client, progress("unpinning"):
+        known = [one for one in which.records(client) if one is not None and not one.ghost]
+        ended = sum(
+            _call(client, "Unpin", blocks_pb2.UnpinRequest(blocks=_block_ids(batch)), 0.0).unpinned_blocks
+            for batch in _batches(known, _most(client))
+        )
+    if as_json:
+        print_json({"unpinned": ended})
+    else:
+        print_table(["outcome", "blocks"], [("unpinned", ended)])
+
+
 class _Choice:
     """Which blocks a command moves: ids, or all of a filter; neither or both is wrong usage."""
 
@@ -101,14 +137,22 @@ def _move(
         bar.update(TASK, total=len(records))
         known = [one for one in records if one is not None and not one.ghost]
         counts[kind["MISS"]] += len(records) - len(known)
-        most = min(BATCH_BLOCKS, client.connection.current().info.max_ids)
-        for batch in _batches(known, most):
-            ids = b"".join(one.identity for one in batch)
-            blocks = blocks_pb2.BlockIds(namespace=batch[0].namespace, group=batch[0].group, ids=ids)
-            reply = _call(client, method, request(blocks, deadline.left_ms()), deadline.left_s())
+        for batch in _batches(known, _most(client)):
+            reply = _call(client, method, request(_block_ids(batch), deadline.left_ms()), deadline.left_s())
             counts.update(outcomes_of(kind, reply.outcomes))
             bar.advance(TASK, len(batch))
     return +counts
+
+
+def _most(client: Client) -> int:
+    """Blocks of one call."""
+    return int(min(BATCH_BLOCKS, client.connection.current().info.max_ids))
+
+
+def _block_ids(batch: list[BlockRecord]) -> Any:
+    """Blocks of one group as the wire has them."""
+    ids = b"".join(one.identity for one in batch)
+    return blocks_pb2.BlockIds(namespace=batch[0].namespace, group=batch[0].group, ids=ids)
 
 
 def _call(client: Client, method: str, request: Any, wait_s: float) -> Any:

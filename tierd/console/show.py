@@ -37,7 +37,9 @@ def stats(address: Address = None, as_json: AsJson = False) -> None:
     typer.echo(
         f"\n{found.identities} identities, {found.ghosts} ghosts, {found.sessions} sessions, "
         f"{found.sequences} sequences, {found.leases} leases, {found.moves_in_flight} moves under way, "
-        f"{found.misses_total} misses\nstep {found.step}, policy {found.policy}, up {found.uptime_s:.0f} s"
+        f"{found.misses_total} misses\n{found.pinned_blocks} blocks pinned, {size(found.pinned_bytes)} of "
+        f"{size(found.pinned_bytes_max)} that may be, {found.prefetches} prefetches under way\n"
+        f"step {found.step}, policy {found.policy}, up {found.uptime_s:.0f} s"
     )
 
 
@@ -91,6 +93,9 @@ def blocks(
     in_use: Annotated[
         bool | None, typer.Option("--in-use/--idle", help="Only blocks that are, or are not, in use.")
     ] = None,
+    pinned: Annotated[
+        bool | None, typer.Option("--pinned/--not-pinned", help="Only blocks that are, or are not, pinned.")
+    ] = None,
     by_rank: Annotated[bool, typer.Option("--by-rank", help="Next to be evicted first; needs --tier.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many blocks.")] = 50,
     skip: Annotated[int, typer.Option(min=0, help="Leave out so many from the beginning: the next page.")] = 0,
@@ -99,7 +104,7 @@ def blocks(
     """List blocks by filter, or show the records of the ids given."""
     wanted = parse_ids(ids)
     tier = cast(Tier | None, where.get("tier"))
-    where["in_use"] = in_use
+    where["in_use"], where["pinned"] = in_use, pinned
     if by_rank and tier is None:
         raise typer.BadParameter("needs --tier: each tier has its own order", param_hint="--by-rank")
     with connect(address) as client, progress("listing blocks"):
@@ -128,7 +133,7 @@ def _with_tiers(block: BlockRecord) -> dict[str, object]:
 
 def _print_blocks(found: list[BlockRecord | None], tier: Tier | None) -> None:
     columns = ["identity", "tiers", "namespace", "group", "position", "size", "touches", "last step", "ema", "crf",
-               "leases", "sequences", "rank" if tier is None else f"{tier.name.lower()} rank"]
+               "leases", "sequences", "hints", "rank" if tier is None else f"{tier.name.lower()} rank"]
     print_table(columns, [_row(one, tier) if one else ("unknown",) for one in found], left=3)
 
 
@@ -139,8 +144,16 @@ def _row(one: BlockRecord, tier: Tier | None) -> tuple[object, ...]:
     return (
         short(one.identity), names or "ghost", name, one.group, one.position, size(one.block_bytes), one.touches,
         one.last_step, number(one.ema), number(one.crf), sum(copy.leases for copy in one.copies), one.sequences,
+        _hints(one) or "-",
         number(ranks[0]) if ranks else "-",
     )
+
+
+def _hints(one: BlockRecord) -> str:
+    """What was said of a block: its priority unless it is normal, its next use, and how long it is pinned."""
+    said = [one.priority] if one.priority not in ("", "normal") else []
+    said += [one.next_use + (f" {one.expected_s:.0f} s" if one.expected_s else "")] if one.next_use else []
+    return ", ".join(said + ([f"pinned {one.pinned_s:.0f} s"] if one.pinned_s else []))
 
 
 def explain(

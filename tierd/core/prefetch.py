@@ -113,31 +113,39 @@ def advance(state: State) -> dict[Key, tuple[int, ...]]:
             ticket.outcomes[ticket.outcomes == Prefetched.PENDING] = Prefetched.EXPIRED
             _finish(ticket)
             continue
-        waiting[key] = _ask(state, ticket, max(0, room - len(ticket.active)))
+        waiting[key] = _go_on(state, ticket, room)
         room -= len(ticket.active)
     return waiting
 
 
-def _ask(state: State, ticket: Ticket, more: int) -> tuple[int, ...]:
-    """Asks for the ids under way again, and for at most so many that were not looked at yet."""
+def _go_on(state: State, ticket: Ticket, room: int) -> tuple[int, ...]:
+    """Looks after the ids under way, then begins others until the ticket has `room` of them."""
     assert ticket.blocks is not None
-    waiting: set[int] = set()
-    known = len(ticket.active)
-    begun = min(len(ticket.blocks), ticket.begun + more)
-    places = np.concatenate([ticket.active, np.arange(ticket.begun, begun)])
-    if len(places):
-        blocks = ticket.blocks.take(places)
-        reply = readmit(state, Readmit(blocks, ticket.to))
-        waiting |= set(reply.waiting)
-        outcomes = reply.outcomes
-        outcomes[:known][outcomes[:known] == Readmitted.MISS] = Prefetched.LOST
-        ticket.outcomes[places] = outcomes
-        coming = (outcomes == Readmitted.READY) | (outcomes == Readmitted.PENDING)
-        expect(state, _rows(state, blocks.ids[coming]), ticket.until)
-        ticket.active, ticket.begun = places[outcomes == Readmitted.PENDING], begun
-    if ticket.begun == len(ticket.blocks) and not len(ticket.active):
+    active, ticket.active = ticket.active, np.empty(0, np.int64)
+    waiting = _ask(state, ticket, active)
+    ticket.outcomes[active[ticket.outcomes[active] == Prefetched.MISS]] = Prefetched.LOST
+    count = len(ticket.blocks)
+    while ticket.begun < count and len(ticket.active) < room:
+        fresh = np.arange(ticket.begun, min(count, ticket.begun + room - len(ticket.active)))
+        ticket.begun += len(fresh)
+        waiting |= _ask(state, ticket, fresh)
+    if ticket.begun == count and not len(ticket.active):
         _finish(ticket)
     return tuple(sorted(waiting))
+
+
+def _ask(state: State, ticket: Ticket, places: I64Array) -> set[int]:
+    """Asks for these ids; those that do not come at once are active. Returns the moves that they wait for."""
+    assert ticket.blocks is not None
+    if not len(places):
+        return set()
+    blocks = ticket.blocks.take(places)
+    reply = readmit(state, Readmit(blocks, ticket.to))
+    ticket.outcomes[places] = reply.outcomes
+    pending = reply.outcomes == Readmitted.PENDING
+    expect(state, _rows(state, blocks.ids[pending | (reply.outcomes == Readmitted.READY)]), ticket.until)
+    ticket.active = np.concatenate([ticket.active, places[pending]])
+    return set(reply.waiting)
 
 
 def _rows(state: State, ids: np.ndarray) -> I64Array:

@@ -55,6 +55,10 @@ def test_every_status_has_an_error() -> None:
         (outcomes.AcquireOutcome, blocks_pb2.AcquireOutcome, "ACQUIRE_OUTCOME_"),
         (outcomes.EvictOutcome, blocks_pb2.EvictOutcome, "EVICT_OUTCOME_"),
         (outcomes.ReadmitOutcome, blocks_pb2.ReadmitOutcome, "READMIT_OUTCOME_"),
+        (outcomes.PinOutcome, blocks_pb2.PinOutcome, "PIN_OUTCOME_"),
+        (outcomes.PrefetchOutcome, blocks_pb2.PrefetchOutcome, "PREFETCH_OUTCOME_"),
+        (outcomes.Priority, blocks_pb2.Priority, "PRIORITY_"),
+        (outcomes.NextUse, blocks_pb2.NextUse, "NEXT_USE_"),
     ],
 )
 def test_outcomes_are_those_of_the_wire(kind: type[IntEnum], wire: object, prefix: str) -> None:
