@@ -160,7 +160,7 @@ class Settings(BaseModel):
     spill: SecretStr = Field(
         SecretStr("embedded"),
         description='Spill tier: a URL of Redis or Valkey (production): redis://, rediss://, unix://, '
-        'redis[s]+sentinel://, redis[s]+cluster://, as docs/operations.md has them; "embedded" (default: a Valkey '
+        'redis[s]+sentinel://, redis[s]+cluster://, as docs/redis.md has them; "embedded" (default: a Valkey '
         'child that keeps nothing), "memory", or "none".',
     )
     spill_bytes_max: Size = Field(

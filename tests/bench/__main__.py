@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-NAMES = ("evict_flat", "sim_rate")
+NAMES = ("evict_flat", "sim_rate", "spill_tls")
 
 
 def main(names: list[str]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import evict_flat
 import pytest
 import sim_rate
+import spill_tls
 
 
 def test_choosing_stays_flat_from_small_to_larger() -> None:
@@ -33,6 +34,14 @@ def test_made_up_trace_is_replayed_whole() -> None:
     row = sim_rate.measure(trace, "lru")
     assert row["accesses"] == trace.accesses > trace.distinct
     assert row["accesses_per_minute"] > 0
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_time_of_the_mover_is_counted(tls: bool) -> None:
+    """Blocks go both ways, with TLS and without, and cost CPU time of the thread that moves them."""
+    row = spill_tls.measure(tls, blocks=2, size=1 << 20)
+    assert row["tls"] is tls
+    assert row["put_cpu_s_per_gb"] > 0 and row["get_cpu_s_per_gb"] > 0
 
 
 def test_unknown_benchmark_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ from tls_files import TlsFiles
 
 from tierd.adapters.spill_redis import RedisSpillStore
 from tierd.core.errors import InvalidInput, SpillDown
+from tierd.core.messages import Record
 from tierd.testing.redis_proxy import Mode, RedisProxy
 from tierd.testing.spill_contract import FINGERPRINT, block_of, get_new, identity_of, payload_of, put_random
-from tierd.testing.valkey import ExternalValkey
+from tierd.testing.valkey import ExternalValkey, SentinelProcess
+from tierd.testing.valkey_groups import ValkeyCluster
 
 PASSWORD = "p@ss/w:rd?#%20[é]"
 ESCAPED = quote(PASSWORD, safe="")
@@ -73,6 +76,59 @@ def test_refused_login(locked: ExternalValkey, login: str, kind: str) -> None:
     with pytest.raises(SpillDown, match="user or password"):
         put_random(store, 1, 5 << 20)
     store.close()
+
+
+def test_least_rights(cluster: ValkeyCluster) -> None:
+    """The access list that docs/redis.md gives is enough for all that the daemon does, on a cluster."""
+    document = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+    (line,) = re.findall(r"^ACL SETUSER .*$", document, flags=re.MULTILINE)
+    words = [word.replace("PASSWORD", "secret").encode() for word in line.split()]
+    for node in cluster.nodes:
+        node.run(*words)
+    url = cluster.url.replace("://", "://tierd:secret@")
+    store = RedisSpillStore(url, instance=bytes(16), marker=bytes(16), shared=True)
+    blocks = [put_random(store, number)[0] for number in range(20)]
+    put_random(store, 0)
+    get_new(store, 1)
+    store.restate(FINGERPRINT, {blocks[0].identity: Record(touches=9, wall=2.0e9)}, 5.0)
+    assert store.look(FINGERPRINT, [blocks[0].identity], 5.0)[0].record.touches == 9  # type: ignore[union-attr]
+    store.unlink(FINGERPRINT, [block.identity for block in blocks], 5.0)
+    store.probe(5.0)
+    assert "no maxmemory" in store.probe(5.0).detail
+    store.close()
+
+
+def test_login_at_sentinels(tmp_path: Path) -> None:
+    """Sentinels and servers may want different logins; a wrong one at the sentinels is SpillDown that says so."""
+    word = tmp_path / "word"
+    word.write_text("of sentinels")
+    (tmp_path / "s").mkdir()
+    with ExternalValkey(tmp_path / "s", requirepass=PASSWORD) as server:
+        sentinel = SentinelProcess(tmp_path / "t", "kv", 500, "requirepass \"of sentinels\"")
+        sentinel.watch(server.port)
+        with sentinel:
+            url = f"redis+sentinel://:{ESCAPED}@127.0.0.1:{sentinel.port}/kv?sentinel_password_file={word}"
+            store = new_store(url)
+            assert becomes_usable(store)
+            get_new(store, 1)
+            store.close()
+            word.write_text("other")
+            store = new_store(url)
+            with pytest.raises(SpillDown, match="user or password"):
+                put_random(store, 1)
+            store.close()
+
+
+def becomes_usable(store: RedisSpillStore, within_s: float = 10.0) -> bool:
+    """The sentinel may just be starting."""
+    limit = time.monotonic() + within_s
+    while time.monotonic() < limit:
+        try:
+            put_random(store, 1)
+        except SpillDown:
+            continue
+        return True
+    return False
 
 
 def test_forbidden_keys(locked: ExternalValkey) -> None:

@@ -200,7 +200,7 @@ class SentinelRoute:
     def _named(self, reply: Reply, sentinel: RedisPool) -> RedisPool:
         if reply is None:
             raise ConnectionError(f"the sentinels know no primary called {self._master.decode()}")
-        host, port = _address(reply)
+        host, port = host_and_port(reply)
         # Who answers is asked first next time: one that hangs is not waited for again.
         self._sentinels = sorted(self._sentinels, key=lambda one: one is not sentinel)
         return self._pools.at(host, port)
@@ -228,7 +228,7 @@ class ClusterRoute:
     def redirected(self, error: Exception, pool: RedisPool) -> Place | None:
         if not isinstance(error, ReplyError) or error.code not in ("MOVED", "ASK"):
             return None
-        slot, host, port = _redirection(error)
+        slot, host, port = redirection(error)
         there = self._pools.at(host or pool.address.host, port)
         if error.code == "ASK":
             return Place(there, asking=True)
@@ -248,26 +248,31 @@ class ClusterRoute:
         # Whoever is suspected may be cut off from the others, and know no better than we do.
         nodes = sorted(dict.fromkeys([*self._nodes, *seeds]), key=lambda pool: pool is self._suspected)
         question = command(b"CLUSTER", b"SLOTS")
-        self._slots, self._nodes = _first_answer(nodes, question, self._map, deadline)
+        self._slots, self._nodes = _first_answer(nodes, question, self._read, deadline)
         self._pools.keep([*self._nodes, *seeds])
 
-    def _map(self, reply: Reply, asked: RedisPool) -> tuple[list[RedisPool], list[RedisPool]]:
-        """Primaries by slot, and all nodes, of a reply to CLUSTER SLOTS."""
-        slots: list[RedisPool | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-        nodes: dict[RedisPool, None] = {}
-        for first, last, primary, *replicas in _ranges(reply):
-            owner = self._node(primary, asked)
-            slots[first : last + 1] = [owner] * (last + 1 - first)
-            nodes |= dict.fromkeys([owner, *(self._node(one, asked) for one in replicas)])
-        owned = [pool for pool in slots if pool is not None]
-        if len(owned) != REDIS_CLUSTER_HASH_SLOTS:
-            raise ConnectionError(f"{REDIS_CLUSTER_HASH_SLOTS - len(owned)} hash slots have no server")
-        return owned, list(nodes)
+    def _read(self, reply: Reply, asked: RedisPool) -> tuple[list[RedisPool], list[RedisPool]]:
+        return slot_map(reply, asked, self._pools)
 
-    def _node(self, entry: Reply, asked: RedisPool) -> RedisPool:
-        host, port = _address(entry[:2] if isinstance(entry, list) else entry)
-        # A node that does not know its own name is where we found the one that told us of it.
-        return self._pools.at(asked.address.host if host in ("", "?") else host, port)
+
+def slot_map(reply: Reply, asked: RedisPool, pools: Pools) -> tuple[list[RedisPool], list[RedisPool]]:
+    """Primaries by slot, and all nodes, of a reply to CLUSTER SLOTS. ConnectionError when a slot has no primary."""
+    slots: list[RedisPool | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    nodes: dict[RedisPool, None] = {}
+    for first, last, primary, *replicas in _ranges(reply):
+        owner = _node(primary, asked, pools)
+        slots[first : last + 1] = [owner] * (last + 1 - first)
+        nodes |= dict.fromkeys([owner, *(_node(one, asked, pools) for one in replicas)])
+    owned = [pool for pool in slots if pool is not None]
+    if len(owned) != REDIS_CLUSTER_HASH_SLOTS:
+        raise ConnectionError(f"{REDIS_CLUSTER_HASH_SLOTS - len(owned)} hash slots have no server")
+    return owned, list(nodes)
+
+
+def _node(entry: Reply, asked: RedisPool, pools: Pools) -> RedisPool:
+    host, port = host_and_port(entry[:2] if isinstance(entry, list) else entry)
+    # A node that does not know its own name is where we found the one that told us of it.
+    return pools.at(asked.address.host if host in ("", "?") else host, port)
 
 
 def _first_answer(
@@ -287,7 +292,8 @@ def _first_answer(
     raise problem
 
 
-def _address(reply: Reply) -> tuple[str, int]:
+def host_and_port(reply: Reply) -> tuple[str, int]:
+    """Of an array of the two. The host is empty where it is nil."""
     match reply:
         case [bytes() as host, bytes() | int() as port]:
             return host.decode("utf-8", "replace"), _port(port)
@@ -316,8 +322,8 @@ def _ranges(reply: Reply) -> Iterable[tuple[int, int, Reply, *tuple[Reply, ...]]
                 raise ProtocolError(f"{str(entry)[:64]} where a range of hash slots was expected")
 
 
-def _redirection(error: ReplyError) -> tuple[int, str, int]:
-    """Slot, host and port of `MOVED 3999 127.0.0.1:6381` or ASK."""
+def redirection(error: ReplyError) -> tuple[int, str, int]:
+    """Slot, host and port of `MOVED 3999 127.0.0.1:6381` or ASK. The host may be empty."""
     _, _, rest = str(error).partition(" ")
     slot, _, place = rest.partition(" ")
     host, _, port = place.rpartition(":")

@@ -34,7 +34,7 @@ URL_OPTIONS = OWN_OPTIONS | {
     "client_name", "db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname",
     "ssl_ciphers", "ssl_keyfile", "ssl_min_version",
 }
-"""What may follow the `?` of a URL; docs/operations.md says what each means. Those that are not our own are
+"""What may follow the `?` of a URL; docs/redis.md says what each means. Those that are not our own are
 redis-py's."""
 SCHEMES = (
     "redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://", "redis+cluster://",

@@ -238,14 +238,13 @@ def _info(answers: Sequence[Answer]) -> dict[str, str]:
 def server_notes(info: Mapping[str, str]) -> list[str]:
     """What people should know of a server, by its INFO: it is too old, or makes misses that nobody decided on."""
     notes = []
-    release = info.get("valkey_version") or info.get("redis_version", "")
-    if "valkey_version" not in info and _numbers(release) < RELEASE_MIN and release:
-        notes.append(f"the server is Redis {release}: older than 6.2, the oldest that is supported")
+    release = info.get("redis_version", "")
+    numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+    if "valkey_version" not in info and release and numbers < RELEASE_MIN:
+        notes.append(f"the server is Redis {release}, older than 6.2, the oldest that is supported")
     policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and info.get("maxmemory") != "0":
+    if info.get("maxmemory") == "0":
+        notes.append("the server has no maxmemory: nothing keeps it from taking all memory of its machine")
+    elif policy != "noeviction":
         notes.append(f"the server evicts by itself (maxmemory-policy {policy}): blocks may vanish")
     return notes
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())

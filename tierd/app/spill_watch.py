@@ -52,6 +52,7 @@ class SpillWatch:
         self._up_since = 0.0
         self.is_up = False
         self.detail = "not reached yet"
+        self._noted = ""
         mover.guard_spill(self.found_down)
         self._tell(SpillState(up=False))
 
@@ -89,6 +90,9 @@ class SpillWatch:
 
     def _answered(self, health: SpillHealth) -> None:
         self.detail = health.detail
+        if health.same and health.detail != self._noted:
+            self._noted = health.detail
+            log.warning("spill_notes", detail=health.detail or "none any more")
         if self.is_up and health.same:
             return
         came_back = not self.is_up

@@ -123,12 +123,13 @@ class ExternalValkey:
 
 class SentinelProcess:
     """A sentinel on a port of 127.0.0.1: `watch` names the primary of `master`, two sentinels decide together that
-    it is lost when it was silent for `down_after_ms`."""
+    it is lost when it was silent for `down_after_ms`. `more`: lines for its configuration."""
 
-    def __init__(self, directory: Path, master: str, down_after_ms: int) -> None:
+    def __init__(self, directory: Path, master: str, down_after_ms: int, *more: str) -> None:
         self._directory = directory
         self._master = master
         self._down_after_ms = down_after_ms
+        self._more = more
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
 
@@ -139,7 +140,7 @@ class SentinelProcess:
             f"port {self.port}\nbind 127.0.0.1\ndir {self._directory}\nlogfile {self._directory}/sentinel.log\n"
             f"sentinel monitor {self._master} 127.0.0.1 {port} 2\n"
             f"sentinel down-after-milliseconds {self._master} {self._down_after_ms}\n"
-            f"sentinel failover-timeout {self._master} 3000\n"
+            f"sentinel failover-timeout {self._master} 3000\n" + "".join(f"{line}\n" for line in self._more)
         )
 
     def start(self) -> None:
