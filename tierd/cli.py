@@ -24,6 +24,7 @@ COMMANDS = {
     "readmit": ("tierd.console.change:readmit", "Move blocks up."),
     "pin": ("tierd.console.change:pin", "Protect blocks from being dropped, until a time."),
     "unpin": ("tierd.console.change:unpin", "End pins before their time."),
+    "spill": ("tierd.console.spill:spill", "Attach, detach or switch the spill store of a running daemon."),
     "clear": ("tierd.console.change:clear", "Remove blocks, by filter."),
     "drain": ("tierd.console.change:drain", "Store in the spill tier what lies above it alone."),
     "verify": ("tierd.console.change:verify", "Compare stored bytes with their checksums."),

@@ -105,6 +105,10 @@ class SpillStore(Protocol):
     checksum: the caller does). Thread-safe. Values are never executable.
     """
 
+    @property
+    def shared(self) -> bool:
+        """Whether other instances may have stored blocks there that are to be found."""
+
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         """Stores a block. False: another instance's value of the same content is there, and stays."""
 

@@ -62,6 +62,12 @@ class Clock(StrEnum):
     WALL = "wall"
 
 
+class SpillWrite(StrEnum):
+    ON_EVICT = "on_evict"
+    ON_REUSE = "on_reuse"
+    THROUGH = "through"
+
+
 class SpillScope(StrEnum):
     LOCAL = "local"
     SHARED = "shared"
@@ -167,6 +173,26 @@ class Settings(BaseModel):
         GIB, ge=PAGE_BYTES, le=1 << 50,
         description="Most bytes of blocks that this daemon keeps in the spill tier. Default 1GiB.",
     )
+    spill_write: SpillWrite = Field(
+        SpillWrite.ON_EVICT,
+        description="When a block goes to the spill store: when it is evicted (default: fewest writes), at its "
+        "second access (`on_reuse`: what is evicted before is dropped), or as soon as it is stored (`through`: "
+        "others find it at once, and an eviction writes nothing).",
+    )
+    spill_bytes_per_s: Size = Field(
+        0, ge=0, le=1 << 40,
+        description="Most bytes a second to and from the spill store, over seconds; 0 (default) is no limit. At "
+        "the limit stores are left out, and what is evicted is dropped; loads and what is asked for are made.",
+    )
+    spill_high_watermark: float = Field(
+        0.95, gt=0, le=1,
+        description="Share of `spill_bytes_max` above which the lowest ranked blocks are deleted in the "
+        "background; 1 is off. Default 0.95: a store seldom has to wait for a delete.",
+    )
+    spill_low_watermark: float = Field(
+        0.9, gt=0, le=1,
+        description="Share of `spill_bytes_max` down to which they are; at most the high one. Default 0.9.",
+    )
     spill_prefix: str = Field(
         "tierd", pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
         description="First part of every key in the spill store; daemons that share blocks share it.",
@@ -176,6 +202,21 @@ class Settings(BaseModel):
         description="Whether blocks that this daemon does not know are looked for in the spill store, where others "
         "or an earlier life of it may have put them. Default shared: costs what is not found one round trip. "
         "Means nothing for `embedded` and `memory`, which nobody else writes to.",
+    )
+    spill_lookup_ms: int = Field(
+        100, ge=1, le=60_000,
+        description="Most that a call waits for the spill store to say whether it holds blocks that are not known "
+        "here, ms. Default 100: the answer about 1,000 of them takes some 20.",
+    )
+    spill_miss_ttl_ms: int = Field(
+        1000, ge=0, le=600_000,
+        description="How long a block that was not in the spill store is not asked for again, ms; of 65,536 blocks "
+        "at most. Default 1000: what others store is found within a second.",
+    )
+    spill_statistics_s: float = Field(
+        5.0, ge=0.1, le=3600,
+        description="How often changed statistics of spilled blocks are written beside them for others, seconds; "
+        "1,024 a time. Default 5: what a crash may lose of them.",
     )
     spill_timeout_ms: int = Field(
         2000, ge=10, le=600_000,
@@ -345,6 +386,8 @@ class Settings(BaseModel):
             raise ValueError(f"pin_ttl_s: {self.pin_ttl_s:g} is more than pin_ttl_max_s, {self.pin_ttl_max_s:g}")
         if self.tool_call_s > self.tool_call_max_s:
             raise ValueError(f"tool_call_s: {self.tool_call_s:g} is more than tool_call_max_s")
+        if self.spill_low_watermark > self.spill_high_watermark:
+            raise ValueError(f"spill_low_watermark: {self.spill_low_watermark} is above spill_high_watermark")
         if self.max_held > self.max_holds:
             raise ValueError(f"max_held: {self.max_held} is more than max_holds, {self.max_holds}")
         return self
@@ -376,12 +419,6 @@ class Settings(BaseModel):
     @property
     def hbm_segments(self) -> tuple[tuple[int, int], ...]:
         return _cut(self.hbm_bytes, self._segment_bytes(), 0x4000)
-
-    @property
-    def spill_shared(self) -> bool:
-        """Whether others may have put blocks into the spill store that this daemon is to find."""
-        private = self.spill.get_secret_value() in ("embedded", "memory")
-        return self.spill_scope is SpillScope.SHARED and not private
 
     @property
     def rows(self) -> int:

@@ -32,11 +32,15 @@ from tierd.adapters.secret_files import check_certificate, read_secret, read_tok
 from tierd.adapters.shm import Populator, SharedDirectory
 from tierd.adapters.survivors import Survivors
 from tierd.app.daemon import Daemon, Stage
+from tierd.app.finder import Finder
 from tierd.app.lending import Pools
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespaces
 from tierd.app.readiness import Readiness
+from tierd.app.restater import Restater
 from tierd.app.service import About, Service
+from tierd.app.spill_slot import SpillSlot
+from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core.engine import Engine
@@ -46,7 +50,7 @@ from tierd.core.state import EngineSettings, Tables, TierSpec
 from tierd.ports import ArenaStore, SpillStore
 from tierd.rpc.access import Access, Tls
 from tierd.rpc.server import RpcServer
-from tierd.settings import Settings
+from tierd.settings import Settings, SpillScope
 from tierd.web.routes import application
 from tierd.web.server import HttpServer, address_of, bind
 from tierd_client.format import U8Array
@@ -72,7 +76,7 @@ class Ground:
     boot: bytes
     memory: SharedMemory
     arenas: Mapping[Tier, ArenaStore]
-    spill: SpillStore | None
+    spill: SpillSlot
     access: Access
     tls: Tls | None
     lent: LentMemory | None = None
@@ -98,7 +102,8 @@ def lay_ground(settings: Settings, held: ExitStack) -> Ground:
     access, tls = _access(settings), _tls(settings)
     state = StateDirectory.claim(settings.state_dir)
     held.callback(state.release)
-    spill = _spill_store(settings, state, held)
+    spill = SpillSlot(_spill_store(settings, state, held))
+    held.callback(spill.close)
     boot = secrets.token_bytes(16)
     directory = SharedDirectory(settings.shm_dir, state.instance)
     memory = open_memory(directory, memory_plan(settings), state.instance, boot)
@@ -135,19 +140,26 @@ def compose(ground: Ground) -> Daemon:
     )
     writer.carry_out_with(mover.submit)
     health_changed = asyncio.Event()
-    spill_watch = None
-    if ground.spill is not None:
-        spill_watch = SpillWatch(
-            ground.spill, writer, mover, lambda _: health_changed.set(), probe_up_s=settings.spill_probe_ms / 1000
-        )
-    service = Service(
-        writer, mover, namespaces, _about(ground), orphans=engine.orphans, spill_watch=spill_watch,
-        pools=Pools(ground.lent, settings.max_lent_pools),
+    spill_watch = SpillWatch(
+        ground.spill, writer, mover, lambda _: health_changed.set(), probe_up_s=settings.spill_probe_ms / 1000
     )
-    stages = [_memory_stage(ground), Stage("mover", stop=mover.stop)]
-    if spill_watch is not None:
-        stages.append(Stage("spill-watch", run=spill_watch.run))
-    stages.append(Stage("sweep", run=service.sweep.run))
+    finder = Finder(
+        writer, mover, namespaces, timeout_s=settings.spill_lookup_ms / 1000,
+        ttl_s=settings.spill_miss_ttl_ms / 1000,
+    )
+    restater = Restater(writer, mover, every_s=settings.spill_statistics_s)
+    shared = settings.spill_scope is SpillScope.SHARED
+    make_store = partial(_redis_store, settings, ground.state, shared=shared)
+    service = Service(
+        writer, mover, namespaces, _about(ground), orphans=engine.orphans, spill_watch=spill_watch, finder=finder,
+        pools=Pools(ground.lent, settings.max_lent_pools),
+        spill_switch=SpillSwitch(ground.spill, writer, mover, spill_watch, finder, make_store),
+    )
+    stages = [
+        _memory_stage(ground), Stage("mover", stop=mover.stop), Stage("spill-watch", run=spill_watch.run),
+        Stage("finder", stop=finder.stop), Stage("restater", run=restater.run, stop=restater.stop),
+        Stage("sweep", run=service.sweep.run),
+    ]
     stages += [_attach_stage(ground, service, survivors), *_rpc_stages(ground, service, health_changed)]
     stages += _http_stages(settings, service)
     return Daemon(stages, on_ready=lambda: _ready(ground), stop_timeout_s=settings.stop_timeout_s)
@@ -174,16 +186,20 @@ def _spill_store(settings: Settings, state: StateDirectory, held: ExitStack) -> 
         from tierd.adapters.spill_memory import MemorySpillStore
 
         return MemorySpillStore(settings.spill_bytes_max)
+    if kind == "embedded":
+        return _redis_store(settings, state, _embedded(settings, state, held), shared=False)
+    return _redis_store(settings, state, kind, shared=settings.spill_scope is SpillScope.SHARED)
+
+
+def _redis_store(settings: Settings, state: StateDirectory, url: str, shared: bool) -> SpillStore:
+    """InvalidInput for a URL that is none."""
     from tierd.adapters.spill_redis import RedisSpillStore
 
-    store = RedisSpillStore(
-        _embedded(settings, state, held) if kind == "embedded" else kind,
-        instance=state.instance, marker=state.secret("marker"), prefix=settings.spill_prefix,
+    return RedisSpillStore(
+        url, instance=state.instance, marker=state.secret("marker"), prefix=settings.spill_prefix,
         pool_size=settings.spill_connections, connect_timeout_s=settings.spill_connect_timeout_ms / 1000,
-        shared=settings.spill_shared, epoch=state.count("marker-epoch"), save_epoch=partial(_keep_epoch, state),
+        shared=shared, epoch=state.count("marker-epoch"), save_epoch=partial(_keep_epoch, state),
     )
-    held.callback(store.close)
-    return store
 
 
 def _keep_epoch(state: StateDirectory, epoch: int) -> None:
@@ -253,8 +269,7 @@ def _engine_settings(ground: Ground) -> EngineSettings:
         readable = hbm is not None and hbm.mappable
         segments = settings.hbm_segments if hbm is not None else ()
         tiers.append(TierSpec(Tier.HBM, segments, readable=readable, lends=ground.lent is not None))
-    if ground.spill is not None:
-        tiers.append(TierSpec(Tier.SPILL, capacity_bytes=settings.spill_bytes_max))
+    tiers.append(TierSpec(Tier.SPILL, capacity_bytes=settings.spill_bytes_max))
     return EngineSettings(
         tiers=tuple(tiers), policy=settings.policy, clock=settings.clock.value,
         steps_per_second=settings.steps_per_second, max_moves=settings.max_moves, max_held=settings.max_held,
@@ -262,6 +277,9 @@ def _engine_settings(ground: Ground) -> EngineSettings:
         pin_share=settings.pin_share, pin_ttl_s=settings.pin_ttl_s, pin_ttl_max_s=settings.pin_ttl_max_s,
         tool_call_s=settings.tool_call_s, tool_call_max_s=settings.tool_call_max_s,
         max_prefetches=settings.max_prefetches, max_prefetch_moves=settings.max_prefetch_moves,
+        spill_attached=ground.spill.attached, spill_write=settings.spill_write.value,
+        spill_bytes_per_s=settings.spill_bytes_per_s, spill_high=settings.spill_high_watermark,
+        spill_low=settings.spill_low_watermark,
     )
 
 
@@ -273,7 +291,7 @@ def _about(ground: Ground) -> About:
         max_held=settings.max_held, version=version("tierd"),
         requested_bytes={
             Tier.HBM: settings.hbm_bytes, Tier.HOST: settings.host_bytes,
-            Tier.SPILL: settings.spill_bytes_max if ground.spill is not None else 0,
+            Tier.SPILL: settings.spill_bytes_max,
         },
         config_json=json.dumps(settings.public()),
     )

@@ -56,6 +56,8 @@ class TierOccupancy:
     promoted_total: int
     failed_moves_total: int
     lent_blocks: int
+    found_blocks: int
+    shed_total: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,10 @@ class AdminRoutines:
     async def occupancy(self) -> Occupancy:
         """Bytes and blocks per tier at one instant."""
         reply = await self._call("Occupancy", admin_pb2.OccupancyRequest())
-        tiers = [_record(TierOccupancy, one, tier=_tier(one.tier)) for one in reply.tiers]
+        tiers = [
+            _record(TierOccupancy, one, tier=_tier(one.tier), shed_total=dict(one.shed_total))
+            for one in reply.tiers
+        ]
         return _record(Occupancy, reply, tiers={one.tier: one for one in tiers})
 
     def namespaces(self, *, by_tenant: bool = False, page_size: int = 1000) -> Pages[NamespaceRecord]:
@@ -399,6 +404,16 @@ class AdminRoutines:
         reply = await self._call("Verify", request, timeout_s)
         return _record(Verified, reply, damaged=tuple(reply.damaged))
 
+    async def attach_spill(self, url: str, *, replace: bool = False, timeout_s: float = 10.0) -> int:
+        """Uses the spill store of a URL from now on, `replace`: instead of the one that is attached. Returns the
+        blocks of that one that were forgotten."""
+        request = admin_pb2.AttachSpillRequest(url=url, replace=replace, timeout_ms=Deadline(timeout_s).left_ms())
+        return int((await self._call("AttachSpill", request, timeout_s)).forgotten_blocks)
+
+    async def detach_spill(self) -> int:
+        """Uses no spill store from now on; returns the blocks that were forgotten."""
+        return int((await self._call("DetachSpill", admin_pb2.DetachSpillRequest())).forgotten_blocks)
+
     async def _call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
         return await self._connection.call(method, request, wait_s)
 
@@ -424,6 +439,8 @@ class Admin(_Twin):
     switch_epoch = blocking(AdminRoutines.switch_epoch)
     drain = blocking_pages(AdminRoutines.drain)
     verify = blocking(AdminRoutines.verify)
+    attach_spill = blocking(AdminRoutines.attach_spill)
+    detach_spill = blocking(AdminRoutines.detach_spill)
 
 
 class AsyncAdmin(_Twin):
@@ -441,6 +458,8 @@ class AsyncAdmin(_Twin):
     switch_epoch = awaiting(AdminRoutines.switch_epoch)
     drain = awaiting_pages(AdminRoutines.drain)
     verify = awaiting(AdminRoutines.verify)
+    attach_spill = awaiting(AdminRoutines.attach_spill)
+    detach_spill = awaiting(AdminRoutines.detach_spill)
 
 
 def _record(kind: type[T], message: Any, **given: Any) -> T:

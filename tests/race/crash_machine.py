@@ -126,7 +126,7 @@ class Machine:
 
     def run(self, operations: int) -> None:
         choices = [self._put, self._put, self._put, self._half_put, self._acquire, self._acquire, self._let_go,
-                   self._evict, self._readmit, self._clear, self._sequence]
+                   self._evict, self._readmit, self._clear, self._sequence, self._adopt]
         for _ in range(operations):
             self.random.choice(choices)()
             for _ in range(self.random.randrange(4)):
@@ -151,9 +151,9 @@ class Machine:
 
     # --- operations -------------------------------------------------------------------------------------
 
-    def _blocks(self) -> m.Ids:
+    def _blocks(self, first: int = 0) -> m.Ids:
         namespace = self.random.choice(list(SIZES))
-        chain, count = self.random.randrange(CHAINS), self.random.randint(1, CHAIN_BLOCKS)
+        chain, count = first + self.random.randrange(CHAINS), self.random.randint(1, CHAIN_BLOCKS)
         ids = b"".join(identity_of(namespace, chain, place) for place in range(count))
         return m.Ids(namespace, 0, np.frombuffer(ids, np.uint8).reshape(-1, 32), chain=True)
 
@@ -221,6 +221,21 @@ class Machine:
         for identity in [one for one in self.known.touches if one.startswith(prefix)]:
             del self.known.touches[identity]  # whatever comes of it, nobody may count on the block any more
         self.step(m.Clear(m.BlockFilter(identity_prefix=prefix)))
+
+    def _adopt(self) -> None:
+        """The store is found to hold blocks: of an earlier life, or of others, which nobody here counts on."""
+        own = self.random.random() < 0.5
+        blocks = self._blocks(first=0 if own else CHAINS)
+        parents = np.zeros_like(blocks.ids)
+        parents[1:] = blocks.ids[:-1]
+        places = m.Ids(blocks.namespace, 0, blocks.ids, True, some=(np.arange(len(blocks)), parents))
+        checksums = [int.from_bytes(one.tobytes()[:8], "little") for one in blocks.ids]
+        for one, checksum in zip(blocks.ids, checksums, strict=True):
+            self.spilled[one.tobytes()] = checksum
+        records = (m.Record(touches=1, wall=float(self.commands)),) * len(blocks)
+        mine = np.full(len(blocks), own)
+        size = SIZES[blocks.namespace]
+        self.step(m.AddFound(places, size, np.array(checksums, np.uint64), records, mine))
 
     def _sequence(self) -> None:
         session, blocks = self.random.choice(SESSIONS), self._blocks()

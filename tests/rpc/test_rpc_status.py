@@ -93,7 +93,7 @@ def test_details_are_bounded(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
-def _long(blocks: object) -> None:
+async def _long(blocks: object, deadline: float) -> None:
     raise errors.NotFound("x" * 50_000)
 
 

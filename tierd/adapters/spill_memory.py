@@ -21,6 +21,8 @@ class MemorySpillStore:
     `values` is open to tests, which damage or remove what is in it; `flush` is what a server restart does.
     """
 
+    shared = False
+
     def __init__(self, capacity_bytes: int, wall_clock: Callable[[], float] = time.time) -> None:
         """capacity_bytes: of values with their headers; a put beyond it is SpillFull."""
         self.values: dict[tuple[bytes, bytes], bytes] = {}

@@ -20,6 +20,8 @@ class NoopSpillStore:
     does not report it. `get` is a miss.
     """
 
+    shared = False
+
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         raise SpillFull("the spill tier is off")
 

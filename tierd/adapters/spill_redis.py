@@ -54,7 +54,7 @@ class RedisSpillStore:
             raise InvalidInput("marker", f"{len(marker)} bytes, not {MARKER_BYTES}")
         self._prefix = prefix.encode()
         self._instance = instance
-        self._shared = shared
+        self.shared = shared
         self._epoch, self._save_epoch = epoch, save_epoch
         self._marker_key = marker_key(self._prefix, instance)
         self._marker = marker
@@ -71,7 +71,7 @@ class RedisSpillStore:
         head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, value_bytes)
         header = encode_header(block, self._wall_clock(), self._instance)
         deadline = Deadline(deadline_s)
-        there = self._there(block, deadline) if self._shared else None
+        there = self._there(block, deadline) if self.shared else None
         if there is not None:
             return there.own
 

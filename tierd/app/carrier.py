@@ -4,8 +4,11 @@ The table of what happened to what it means, which every caller relies on:
 
     outcome of the stores                        ok     lost   full   source copy
     copied                                       yes    -      -      stays
-    spilled value vanished, damaged, or its      no     yes    -      dropped by the engine
-      bytes have another checksum
+    stored already by another daemon             yes    -      -      stays; the target is found, not made
+    spilled value vanished, or is another        no     yes    -      dropped by the engine
+      content of the identity
+    spilled value damaged: envelope or bytes     no     yes    -      dropped, and deleted from the store
+      have another checksum than they say
     server full                                  no     no     yes    stays
     server down, or any other failure            no     no     no     stays
 """
@@ -13,7 +16,7 @@ The table of what happened to what it means, which every caller relies on:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -22,7 +25,7 @@ import structlog
 import xxhash
 
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, Unavailable
-from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Tier
+from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Record, Tier
 from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
@@ -88,9 +91,10 @@ class Carrier:
     def carry(self, move: Move) -> MoveResult:
         """Carries out a move. Never raises."""
         try:
-            checksum = self._collect(move) if move.lender else self._copy(move)
+            checksum, found = self._collect(move) if move.lender else self._copy(move)
         except (BlockVanished, BlockDamaged) as error:
-            return MoveResult(move.op, ok=False, lost=True, reason=str(error))
+            damaged = isinstance(error, BlockDamaged)
+            return MoveResult(move.op, ok=False, lost=True, reason=str(error), damaged=damaged)
         except SpillError as error:
             return MoveResult(
                 move.op, ok=False, full=isinstance(error, SpillFull), reason=str(error),
@@ -99,7 +103,7 @@ class Carrier:
         except Exception as error:  # a store that breaks its contract costs a move, not the daemon
             self._log_failure(move)
             return MoveResult(move.op, ok=False, reason=f"{type(error).__name__}: {error}")
-        return MoveResult(move.op, ok=True, checksum=checksum)
+        return MoveResult(move.op, ok=True, checksum=checksum, found=found)
 
     def read(self, tier: Tier, address: int, size: int) -> U8Array:
         """A private copy of a block in an arena."""
@@ -140,12 +144,24 @@ class Carrier:
             self.gate.found_down(ticket, str(error))
             raise
 
+    def look(self, namespace: int, identities: Sequence[bytes], timeout_s: float) -> list[StoredBlock | None]:
+        """What the spill store holds of these identities. Raises SpillError; a look is too short to prove that
+        the store is down."""
+        self.gate.enter()
+        return self._store().look(self.fingerprint_of(namespace), identities, timeout_s)
+
+    def restate(self, namespace: int, records: Mapping[bytes, Record]) -> None:
+        """Writes newer statistics beside stored blocks. Raises SpillError."""
+        self.gate.enter()
+        self._store().restate(self.fingerprint_of(namespace), records, self.op_timeout_s)
+
     def check(self, view: BlockView, copy: CopyView, timeout_s: float) -> Check:
         """Compares a copy's bytes with the record's checksum. The caller checks that the copy stayed."""
         try:
             if copy.tier is Tier.SPILL:
                 within_s = min(timeout_s, self.op_timeout_s)
-                data = self._fetch(view.namespace, view.identity, np.empty(view.size, np.uint8), within_s)
+                data = np.empty(view.size, np.uint8)
+                self._fetch(view.namespace, view.identity, data, within_s)
             else:
                 data = self.read(copy.tier, copy.address, view.size)
         except (BlockVanished, BlockDamaged):
@@ -163,8 +179,8 @@ class Carrier:
     def _log_failure(self, move: Move) -> None:
         log.exception("move_failed", op=move.op, way=f"{move.source.name.lower()} to {move.target.name.lower()}")
 
-    def _collect(self, move: Move) -> int:
-        """From an engine's page. Its bytes get their checksum here, which is returned."""
+    def _collect(self, move: Move) -> tuple[int, bool]:
+        """From an engine's page. Its bytes get their checksum here, which is returned; see `_copy`."""
         if self.lent is None:
             raise Unavailable("nothing is lent")
         target = self.arenas.get(move.target)
@@ -173,24 +189,24 @@ class Carrier:
         self.lent.read(move.source_address, out)
         checksum = checksum_of(out)
         if target is None:
-            self._demote(replace(move, checksum=checksum), out)
-        elif not in_place:
+            return checksum, not self._demote(replace(move, checksum=checksum), out)
+        if not in_place:
             target.write(move.target_address, out)
-        return checksum
+        return checksum, False
 
-    def _copy(self, move: Move) -> int:
-        """Between tiers. The checksum is known: that of the move."""
+    def _copy(self, move: Move) -> tuple[int, bool]:
+        """Between tiers. The checksum is known: that of the move. True: another daemon had stored the block."""
         if move.target is Tier.SPILL:
             source = self.arena(move.source)
-            self._demote(move, (
+            return move.checksum, not self._demote(move, (
                 source.view(move.source_address, move.size) if source.mappable
                 else self.read(move.source, move.source_address, move.size)
             ))
-        elif move.source is Tier.SPILL:
+        if move.source is Tier.SPILL:
             self._promote(move)
         else:
             self._shift(move)
-        return move.checksum
+        return move.checksum, False
 
     def _shift(self, move: Move) -> None:
         source, target = self.arena(move.source), self.arena(move.target)
@@ -201,14 +217,15 @@ class Carrier:
         else:
             target.write(move.target_address, self.read(move.source, move.source_address, move.size))
 
-    def _demote(self, move: Move, payload: U8Array) -> None:
+    def _demote(self, move: Move, payload: U8Array) -> bool:
+        """Whether what is stored now is this daemon's own."""
         block = StoredBlock(
             self.fingerprint_of(move.namespace), move.identity, move.group, move.position, move.parent,
             move.size, move.checksum, move.record,
         )
         ticket = self.gate.enter()
         try:
-            self._store().put(block, payload, self.op_timeout_s)
+            return self._store().put(block, payload, self.op_timeout_s)
         except SpillDown as error:
             self.gate.found_down(ticket, str(error))
             raise
@@ -216,22 +233,23 @@ class Carrier:
     def _promote(self, move: Move) -> None:
         target, size = self.arena(move.target), move.size
         out = target.view(move.target_address, size) if target.mappable else np.empty(size, np.uint8)
-        self._fetch(move.namespace, move.identity, out, self.op_timeout_s)
+        stored = self._fetch(move.namespace, move.identity, out, self.op_timeout_s)
+        if stored.checksum != move.checksum:
+            raise BlockVanished(f"block {move.identity.hex()} was overwritten with another content")
         found = checksum_of(out)
         if found != move.checksum:
             raise BlockDamaged(f"spilled bytes have checksum {found:016x}, not {move.checksum:016x}")
         if not target.mappable:
             target.write(move.target_address, out)
 
-    def _fetch(self, namespace: int, identity: bytes, out: U8Array, timeout_s: float) -> U8Array:
+    def _fetch(self, namespace: int, identity: bytes, out: U8Array, timeout_s: float) -> StoredBlock:
         ticket = self.gate.enter()
         try:
-            self._store().get(self.fingerprint_of(namespace), identity, out, timeout_s)
+            return self._store().get(self.fingerprint_of(namespace), identity, out, timeout_s)
         except SpillDown as error:
             if timeout_s >= self.op_timeout_s:  # one that had less time proves nothing about the server
                 self.gate.found_down(ticket, str(error))
             raise
-        return out
 
     def _store(self) -> SpillStore:
         if self.spill is None:

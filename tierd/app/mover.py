@@ -134,6 +134,25 @@ class Mover:
         return len(self._unlinks)
 
     @property
+    def carrier(self) -> Carrier:
+        """For calls on other threads than the mover's."""
+        return self._carrier
+
+    @property
+    def spill_is_shared(self) -> bool:
+        """Whether there is a spill store that answers and that other daemons write to as well."""
+        spill = self._carrier.spill
+        return self._gate.is_open and spill is not None and spill.shared
+
+    def deletes(self, namespace: int, identity: bytes) -> bool:
+        """Whether a stored block is about to be deleted."""
+        return self._unlinks.concerns(namespace, identity)
+
+    def forget_deletes(self) -> None:
+        """The spill store was given up: what waits to be deleted from it stays there."""
+        self._unlinks.forget()
+
+    @property
     def accepted_moves(self) -> int:
         """Moves not yet answered."""
         return self._accepted

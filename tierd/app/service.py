@@ -18,11 +18,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from tierd.app.finder import Finder
 from tierd.app.lending import Pools
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespace, Namespaces
 from tierd.app.sessions import Orphan, Session, Sessions
 from tierd.app.shares import NamespaceShare, by_namespace
+from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.sweep import Sweep
 from tierd.app.writer import Writer
@@ -69,7 +71,9 @@ class Service:
         self, writer: Writer, mover: Mover, namespaces: Namespaces, about: About, *,
         orphans: Callable[[], Sequence[Orphan]] = tuple, spill_watch: SpillWatch | None = None,
         pools: Pools | None = None,
+        finder: Finder | None = None, spill_switch: SpillSwitch | None = None,
     ) -> None:
+        """`finder`: looks for blocks that are not known here. `spill_switch`: changes the spill store."""
         self.about = about
         self.sweep = Sweep(writer, namespaces, lambda: mover.unlinks_waiting)
         self.namespaces = namespaces
@@ -80,6 +84,8 @@ class Service:
         self.measures = mover.measures
         self._is_draining = False
         self._spill_watch = spill_watch
+        self._finder = finder
+        self._spill_switch = spill_switch
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="tierd-registrar")
         self.policy_epoch = self.occupancy().policy_epoch
 
@@ -144,12 +150,17 @@ class Service:
         """Bytes of one of these blocks. NotFound for the namespace, InvalidInput for the group."""
         return self.namespaces.place(blocks.namespace, blocks.group).block_bytes
 
-    def lookup(self, blocks: m.Ids) -> m.LookedUp:
-        return self.writer.ask(m.Lookup(self._placed(blocks)), m.LookedUp)
+    async def lookup(self, blocks: m.Ids, deadline: float) -> m.LookedUp:
+        blocks = self._placed(blocks)
+        await self._find(blocks, deadline)
+        return self.writer.ask(m.Lookup(blocks), m.LookedUp)
 
-    def lookup_chains(self, chains: Sequence[m.Ids]) -> m.ChainsLookedUp:
+    async def lookup_chains(self, chains: Sequence[m.Ids], deadline: float) -> m.ChainsLookedUp:
         """Where the chains of one prompt are, and the hit that all of them support."""
-        return self.writer.ask(m.LookupChains(tuple(map(self._placed, chains))), m.ChainsLookedUp)
+        placed = tuple(map(self._placed, chains))
+        for blocks in placed:
+            await self._find(blocks, deadline)
+        return self.writer.ask(m.LookupChains(placed), m.ChainsLookedUp)
 
     def ready_in_ms(self, below_bytes: int) -> int:
         """Estimate of how long bytes take to come up from the spill tier; 0 for none."""
@@ -220,6 +231,8 @@ class Service:
         calls = self.sessions.require(session).calls
         calls.begin(call)
         blocks = self._placed(blocks)
+        await self._find(blocks, deadline)
+        self.sessions.require(session)
         reply = self.writer.ask(m.Acquire(session, blocks, sequence), m.AcquireReply)
 
         def again(left: I64Array) -> m.AcquireReply:
@@ -264,11 +277,15 @@ class Service:
         """Ends a lease that never reached its client, or a stream's own. Never raises."""
         self._give_back(m.Release(session, (lease,)))
 
-    def open_sequence(
-        self, session: int, name: str, blocks: m.Ids, priority: m.Priority = m.Priority.UNSPECIFIED
+    async def open_sequence(
+        self, session: int, name: str, blocks: m.Ids, deadline: float,
+        priority: m.Priority = m.Priority.UNSPECIFIED,
     ) -> m.SequenceOpened:
         self.sessions.require(session)
-        return self.writer.ask(m.OpenSequence(session, name, self._placed(blocks), priority), m.SequenceOpened)
+        blocks = self._placed(blocks)
+        await self._find(blocks, deadline)
+        self.sessions.require(session)
+        return self.writer.ask(m.OpenSequence(session, name, blocks, priority), m.SequenceOpened)
 
     def close_sequence(self, command: m.CloseSequence) -> None:
         """Ends a running request, with what is known of the next use of its blocks."""
@@ -303,6 +320,7 @@ class Service:
             rest.outcomes[rest.outcomes == m.Readmitted.MISS] = m.Readmitted.LOST
             return rest
 
+        await self._find(blocks, deadline)
         reply = self.writer.ask(m.Readmit(blocks, to), m.Outcomes)
         await self._settle(reply, m.Readmitted.PENDING, again, deadline)
         return reply
@@ -356,10 +374,13 @@ class Service:
         self.sessions.require(command.session)
         return self.writer.ask(replace(command, blocks=self._placed(command.blocks)), m.Touched)
 
-    def prefetch(self, command: m.Prefetch) -> m.PrefetchReply:
+    async def prefetch(self, command: m.Prefetch, deadline: float) -> m.PrefetchReply:
         """Begins to bring blocks up. LimitReached."""
         self.sessions.require(command.session)
-        return self.writer.ask(replace(command, blocks=self._placed(command.blocks)), m.PrefetchReply)
+        blocks = self._placed(command.blocks)
+        await self._find(blocks, deadline)
+        self.sessions.require(command.session)
+        return self.writer.ask(replace(command, blocks=blocks), m.PrefetchReply)
 
     async def prefetch_status(self, command: m.PrefetchStatus, deadline: float) -> m.PrefetchReply:
         """How far a prefetch is, when it is done or at the deadline."""
@@ -377,14 +398,29 @@ class Service:
         self.sessions.require(command.session)
         return self.writer.ask(command, m.PrefetchReply)
 
+    # --- the spill store ------------------------------------------------------------------------------
+
+    async def attach_spill(self, url: str, replace: bool, deadline: float) -> int:
+        """Uses the store of a URL from now on; returns the blocks of the old one that were forgotten."""
+        return await self._switch().attach(url, replace, deadline)
+
+    async def detach_spill(self) -> int:
+        """Uses no spill store from now on; returns the blocks that were forgotten."""
+        return await self._switch().detach()
+
+    def requested_bytes(self, tier: m.Tier) -> int:
+        """What the settings ask for; 0 for a tier that is off."""
+        off = tier is m.Tier.SPILL and self._spill_switch is not None and not self._spill_switch.attached
+        return 0 if off else self.about.requested_bytes.get(tier, 0)
+
     # --- admin ----------------------------------------------------------------------------------------
 
     def occupancy(self) -> m.OccupancyReply:
         return self.writer.ask(m.Occupancy(), m.OccupancyReply)
 
     def is_on(self, tier: m.Tier) -> bool:
-        """Whether the settings have the tier."""
-        return self.about.requested_bytes.get(tier, 0) > 0
+        """Whether the settings have the tier, and a store is attached where it needs one."""
+        return self.requested_bytes(tier) > 0
 
     def tier_state(self, tier: m.Tier) -> TierState:
         """Whether a tier serves now."""
@@ -449,6 +485,15 @@ class Service:
         """Ids as blocks of the namespace that their group belongs to, with its rule."""
         place = self.namespaces.place(blocks.namespace, blocks.group)
         return replace(blocks, namespace=place.namespace, rule=place.rule)
+
+    def _switch(self) -> SpillSwitch:
+        if self._spill_switch is None:
+            raise Unavailable("the spill store of this daemon cannot be changed")
+        return self._spill_switch
+
+    async def _find(self, blocks: m.Ids, deadline: float) -> None:
+        if self._finder is not None:
+            await self._finder.find(blocks, deadline)
 
     def _give_back(self, command: m.Abort | m.Release) -> None:
         if isinstance(command, m.Abort) and not len(command.ids):

@@ -50,6 +50,7 @@ class SpillWatch:
         self._found_down = asyncio.Event()
         self._pause_s = PROBE_DOWN_FIRST_S
         self._up_since = 0.0
+        self._changes = 0
         self.is_up = False
         self.detail = "not reached yet"
         self._noted = ""
@@ -75,9 +76,16 @@ class SpillWatch:
         if self.is_up:
             self._go_down(reason)
 
+    def give_up(self, reason: str) -> None:
+        """The store is about to be changed: it is down until the next probe has answered."""
+        self._changes += 1
+        self.detail = reason
+        if self.is_up:
+            self._go_down(reason)
+
     async def probe(self) -> None:
         """Asks the server once and draws the consequence."""
-        loop = asyncio.get_running_loop()
+        loop, changes = asyncio.get_running_loop(), self._changes
         try:
             health = await loop.run_in_executor(self._pool, self._store.probe, PROBE_DEADLINE_S)
         except SpillError as error:
@@ -86,7 +94,8 @@ class SpillWatch:
             log.exception("spill_probe_failed")
             self._probe_failed(f"{type(error).__name__}: {error}")
         else:
-            self._answered(health)
+            if changes == self._changes:  # else it is the answer of the store before
+                self._answered(health)
 
     def _answered(self, health: SpillHealth) -> None:
         self.detail = health.detail

@@ -41,6 +41,16 @@ class Unlinks:
                 waiting[identity] = None
                 self._count += 1
 
+    def concerns(self, namespace: int, identity: bytes) -> bool:
+        """Whether this one waits to be deleted, or is being deleted."""
+        under_way = self._under_way is not None and self._under_way.namespace == namespace
+        return identity in self._waiting[namespace] or (under_way and identity in self._busy)
+
+    def forget(self) -> None:
+        """Nothing that waits is deleted: the store was given up."""
+        self._waiting.clear()
+        self._count = 0
+
     def holds(self, store: Move) -> bool:
         """Takes note of a store. True: it must wait, and comes back from `finished`."""
         if self._waiting[store.namespace].pop(store.identity, 0) is None:

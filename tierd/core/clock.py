@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
 
+IDLE_MAX = 2.0**40
+"""Steps: longer than anything has been idle."""
 MODES = ("request", "decode", "wall")
 
 
@@ -24,10 +26,13 @@ class Clock:
         self.steps_per_second = steps_per_second
         self.step = step
         self.wall_s = 0.0
+        self._began: tuple[float, int] | None = None
+        """Wall time and step when it was first told the time."""
 
     def tell(self, wall_s: float) -> None:
         """The shell says what time it is. A wall clock that was set back stands still for the engine."""
         self.wall_s = max(self.wall_s, wall_s)
+        self._began = self._began or (self.wall_s, self.step)
         if self.mode == "wall":
             self.step = max(self.step, int(self.wall_s * self.steps_per_second))
 
@@ -35,6 +40,21 @@ class Clock:
         """Steps of a clock that follows the wall, at these times."""
         steps: NDArray[np.int64] = (wall_s * self.steps_per_second).astype(np.int64)
         return steps
+
+    def converted(self, wall_s: NDArray[np.float64]) -> NDArray[np.int64]:
+        """What this clock showed, or would have shown, at times not after now: at the mean rate at which it has
+        moved so far, or `steps_per_second` before it has."""
+        if self.mode == "wall":
+            return self.steps_at(wall_s)
+        idle = (self.wall_s - wall_s) * self._rate()
+        steps: NDArray[np.int64] = self.step - np.minimum(idle, IDLE_MAX).astype(np.int64)
+        return steps
+
+    def _rate(self) -> float:
+        """Steps per second."""
+        began_s, began_step = self._began or (self.wall_s, self.step)
+        moved = self.step - began_step
+        return moved / (self.wall_s - began_s) if moved and self.wall_s > began_s else self.steps_per_second
 
     def request(self) -> None:
         """A sequence opened, or a request came outside one."""

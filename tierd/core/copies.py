@@ -28,6 +28,9 @@ from tierd.core.loans import Loans
 from tierd.core.messages import Tier
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
 
+FOUND = 1
+"""In the place of an address in the spill tier: stored by others, so it takes no room and is not to be deleted. Of
+what this daemon stored the address is 0."""
 _ILLEGAL = 255
 GROW_EVERY_S = 1.0
 
@@ -82,6 +85,8 @@ class TierCopies:
         self._promised = 0
         """Bytes allocated and not yet reserved, where no arena knows of them."""
         self.blocks = 0
+        self.found_blocks = 0
+        """Of these, those that others stored."""
         self.leases = np.zeros(catalog.capacity, np.int32)
         self.moves = np.zeros(catalog.capacity, np.uint8)
         self.writer: dict[int, int] = {}
@@ -126,6 +131,26 @@ class TierCopies:
         """Rows with a READY copy in a slot of this tier."""
         return self.ready(rows) & ~self.on_loan(rows)
 
+    def placed(self, rows: I64Array) -> I64Array:
+        """Those whose copy here is this daemon's or an engine's: all but the FOUND ones."""
+        placed: I64Array = rows[self.address[rows] != FOUND]
+        return placed
+
+    def takes_room(self, rows: I64Array) -> NDArray[np.bool_]:
+        """Rows whose copy here, if there is one, is neither lent nor FOUND: it has a place in the order of eviction."""
+        found: NDArray[np.bool_] = (self.address[rows] != FOUND) & ~self.on_loan(rows)
+        return found
+
+    def bytes_of(self, rows: I64Array) -> int:
+        """Bytes of slots that copies of these rows take here; a lent page, and what others stored, take none."""
+        return int(slots_of(self.catalog.size[rows[self.takes_room(rows)]]).sum())
+
+    def disown(self, rows: I64Array) -> None:
+        """FILLING copies turn out to be FOUND ones."""
+        self.reserved -= self.bytes_of(rows)
+        with self.catalog.writing(rows):
+            self.address[rows] = FOUND
+
     def allocate(self, size: int, count: int) -> list[int]:
         """Addresses of up to `count` slots for blocks of `size` bytes. A tier without an arena has address 0."""
         slot = slot_bytes(size)
@@ -149,7 +174,7 @@ class TierCopies:
             self.state[rows], self.generation[rows] = after, generations
             self.address[rows] = np.array(addresses, np.uint64)
         self.writer.update(dict.fromkeys(rows.tolist(), writer))
-        size = self._bytes(rows)
+        size = self.bytes_of(rows)
         self.reserved += size
         self._promised -= 0 if self.arena else size
 
@@ -169,23 +194,25 @@ class TierCopies:
         with self.catalog.writing(rows):
             self.state[rows] = after
         self._forget_writers(rows)
-        size = self._bytes(rows)
+        size = self.bytes_of(rows)
         self.reserved -= size
         self.used += size
         self.blocks += len(rows)
+        self.found_blocks += len(rows) - len(self.placed(rows))
 
     def abort(self, rows: I64Array) -> None:
         """FILLING slots become free."""
         self._leave(rows, Event.ABORT)
         self._forget_writers(rows)
-        self.reserved -= self._bytes(rows)
+        self.reserved -= self.bytes_of(rows)
         self._free_slots(rows)
 
     def drop(self, rows: I64Array) -> None:
         """READY slots become free; a lent page is its engine's again."""
         self._leave(rows, Event.DROP)
-        self.used -= self._bytes(rows)
+        self.used -= self.bytes_of(rows)
         self.blocks -= len(rows)
+        self.found_blocks -= len(rows) - len(self.placed(rows))
         self._free_slots(rows)
 
     def quarantine(self, rows: I64Array) -> None:
@@ -193,8 +220,8 @@ class TierCopies:
         filling = self.state[rows] == STATE_FILLING
         self._leave(rows, Event.QUARANTINE)
         self._forget_writers(rows[filling])
-        self.reserved -= self._bytes(rows[filling])
-        self.used -= self._bytes(rows[~filling])
+        self.reserved -= self.bytes_of(rows[filling])
+        self.used -= self.bytes_of(rows[~filling])
         self.blocks -= int(np.count_nonzero(~filling))
         for row in rows.tolist():
             self.bar(int(self.address[row]), slot_bytes(int(self.catalog.size[row])))
@@ -249,7 +276,3 @@ class TierCopies:
         sizes = self.catalog.size[rows]
         for size in set(sizes.tolist()):
             self.arena.free(slot_bytes(size), self.address[rows[sizes == size]].tolist())
-
-    def _bytes(self, rows: I64Array) -> int:
-        """Bytes of their slots; a lent page takes none."""
-        return int(slots_of(self.catalog.size[rows[~self.on_loan(rows)]]).sum())

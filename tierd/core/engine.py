@@ -15,6 +15,7 @@ from tierd.core import (
     canary,
     draining,
     explain,
+    found,
     hints,
     lending,
     lives,
@@ -25,6 +26,7 @@ from tierd.core import (
     reading,
     sequences,
     statistics,
+    storing,
     touching,
 )
 from tierd.core import messages as m
@@ -89,6 +91,8 @@ HANDLERS: dict[type, Handler] = {
     m.StoreBelow: draining.store_below,
     m.BorrowSlot: canary.borrow_slot,
     m.ReturnSlot: canary.return_slot,
+    m.AddFound: found.add_found,
+    m.TakeStatistics: found.take_statistics,
     m.Finish: _finish,
     m.SetPolicy: _set_policy,
     m.Pin: pins.pin,
@@ -121,9 +125,11 @@ class Engine:
         """
         state = self.state
         state.clock.tell(now)
+        state.storing.allowance.tell(state.clock.wall_s)
         state.lapse()
         hints.lapse(state)
         reply = HANDLERS[type(command)](state, command)
+        storing.settle(state)
         state.settle_ages()
         effects, state.effects = state.effects, []
         return m.Step(reply, effects)

@@ -29,7 +29,7 @@ from tierd.core.messages import (
 )
 from tierd.core.moving import select
 from tierd.core.pins import quota
-from tierd.core.room import record_of
+from tierd.core.room import worth_storing
 from tierd.core.standing import next_use_of, priority_of, standing_of, standings
 from tierd.core.state import State, TierState, split
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array
@@ -39,7 +39,7 @@ def occupancy(state: State) -> OccupancyReply:
     sessions = state.sessions.by_number.values()
     leases = sum(len(lease.rows) for session in sessions for lease in session.leases.values())
     return OccupancyReply(
-        [_tier_occupancy(state, tier) for tier in state.tiers.values()],
+        [_tier_occupancy(state, tier) for number, tier in state.tiers.items() if state.is_on(number)],
         identities=len(state.catalog), ghosts=len(state.ghosts), sessions=len(state.sessions),
         sequences=len(state.sequences), leases=leases, step=state.clock.step, misses_total=state.misses,
         moves_in_flight=len(state.moves), policy=state.policy.spec, policy_epoch=state.policy_epoch,
@@ -51,11 +51,12 @@ def occupancy(state: State) -> OccupancyReply:
 def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
     copies, counters = tier.copies, tier.counters
     ready = np.flatnonzero(copies.state == STATE_READY)
-    evictable = int(np.count_nonzero(~state.protected(tier, ready) & ~copies.on_loan(ready)))
+    evictable = int(np.count_nonzero(~state.protected(tier, ready) & copies.takes_room(ready)))
     return TierOccupancy(
         tier.tier, copies.capacity, copies.free, copies.used, copies.reserved, copies.quarantined, copies.blocks,
         evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,
         counters.demoted, counters.promoted, counters.failed_moves, len(copies.loans),
+        copies.found_blocks, dict(counters.shed),
     )
 
 
@@ -96,7 +97,8 @@ def view(state: State, row: int) -> BlockView:
     return BlockView(
         catalog.identity[row].tobytes(), int(catalog.namespace[row]), int(catalog.group[row]),
         int(catalog.position[row]), None if parent == NO_ROW else catalog.identity[parent].tobytes(),
-        int(catalog.size[row]), int(catalog.checksum[row]), record_of(catalog, row), copies, int(state.pins[row]),
+        int(catalog.size[row]), int(catalog.checksum[row]), statistics.record_of(catalog, row), copies,
+        int(state.pins[row]),
         priority=priority_of(catalog, row), next_use=next_use_of(catalog, row),
         expected_s=_left_s(state, state.expected, row), pinned_s=_left_s(state, state.kept, row),
     )
@@ -233,6 +235,8 @@ def _destination(state: State, tier: TierState, row: int) -> str:
         return "dropped"
     if below.tier == Tier.SPILL and not state.spill_up:
         return "kept (spill is down)"
+    if below.tier == Tier.SPILL and not worth_storing(state, np.array([row]))[0]:
+        return "dropped (never used again)"
     return below.tier.name.lower()
 
 

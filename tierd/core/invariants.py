@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from tierd.core.arena import slot_bytes
+from tierd.core.copies import FOUND
 from tierd.core.deadlines import Deadlines
 from tierd.core.engine import Engine
 from tierd.core.hashindex import NO_ROW
@@ -74,13 +75,15 @@ def _check_rows(state: State) -> None:
 def _check_bytes(tier: TierState) -> None:
     copies = tier.copies
     sizes = (copies.catalog.size.astype(np.int64) + 4095) // 4096 * 4096 * (copies.loans.lender == 0)
-    used = int(sizes[copies.state == STATE_READY].sum())
+    found = (copies.state == STATE_READY) & (copies.address == FOUND)
+    used = int(sizes[(copies.state == STATE_READY) & ~found].sum())
     reserved = int(sizes[copies.state == STATE_FILLING].sum()) + sum(copies.lent.values())
     quarantined = sum(size for size, _ in copies.barred.values())
     _require(copies.used == used, f"{tier.tier.name}: used is the bytes of READY slots, {copies.used} not {used}")
     _require(copies.reserved == reserved, f"{tier.tier.name}: reserved is the bytes of FILLING and lent slots")
     _require(copies.quarantined == quarantined, f"{tier.tier.name}: quarantined is the bytes of barred slots")
     _require(copies.blocks == np.count_nonzero(copies.state == STATE_READY), f"{tier.tier.name}: blocks are READY")
+    _require(copies.found_blocks == np.count_nonzero(found), f"{tier.tier.name}: found blocks are FOUND")
     total = copies.free + used + reserved + quarantined
     _require(total == copies.capacity, f"{tier.tier.name}: free + used + reserved + quarantined = capacity")
     _require(min(copies.free, used, reserved, quarantined) >= 0, f"{tier.tier.name}: no share is negative")
@@ -120,7 +123,7 @@ def _check_writers(state: State, tier: TierState) -> None:
 
 def _check_children(state: State, tier: TierState) -> None:
     copies = tier.copies
-    rows = np.flatnonzero(copies.state != STATE_ABSENT)
+    rows = copies.placed(np.flatnonzero(copies.state != STATE_ABSENT))
     staying = rows[~np.isin(rows, list(tier.leaving))] if tier.leaving else rows
     parents = state.catalog.parents(staying)
     children = np.zeros(state.catalog.capacity, np.int32)

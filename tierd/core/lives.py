@@ -11,6 +11,7 @@ import numpy as np
 
 from tierd.core import statistics
 from tierd.core.arena import slot_bytes
+from tierd.core.copies import FOUND
 from tierd.core.hashindex import NO_ROW
 from tierd.core.lending import end_lender
 from tierd.core.loans import FIRST_POOL, POOL_SHIFT
@@ -130,6 +131,8 @@ def _keep_copies(state: State, tier: TierState, rows: I64Array) -> dict[int, int
     """
     orphans: dict[int, int] = {}
     copies, catalog = tier.copies, state.catalog
+    if not state.is_on(tier.tier):
+        copies.state[:] = STATE_ABSENT
     copies.state[copies.state == STATE_FILLING] = STATE_ABSENT
     if tier.tier in ARENA_TIERS:  # what an engine lent to the last boot it lends no more
         copies.state[copies.address >> np.uint64(POOL_SHIFT) >= FIRST_POOL] = STATE_ABSENT
@@ -139,8 +142,9 @@ def _keep_copies(state: State, tier: TierState, rows: I64Array) -> dict[int, int
         slots = [(int(copies.address[row]), slot_bytes(int(catalog.size[row]))) for row in ready.tolist()]
         orphans = _orphan_slots(state, tier, slots)
         copies.arena.claim(sorted(slots + list(orphans.items())))
-    copies.used = int(((catalog.size[ready].astype(np.int64) + 4095) // 4096).sum()) * 4096
+    copies.used = copies.bytes_of(ready)
     copies.blocks = len(ready)
+    copies.found_blocks = len(ready) - len(copies.placed(ready))
     return orphans
 
 
@@ -257,7 +261,7 @@ def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     catalog.adopt(rows)
     parents = catalog.parents(rows)
     for tier in state.tiers.values():
-        here = tier.copies.state[rows] != STATE_ABSENT
+        here = (tier.copies.state[rows] != STATE_ABSENT) & (tier.copies.address[rows] != FOUND)
         np.add.at(tier.children, parents[here & (parents != NO_ROW)], 1)
     statistics.rescale(catalog, state.ghosts, state.policy.common.alpha)
     statistics.retell(catalog, state.ghosts, rows, state.clock)

@@ -39,6 +39,11 @@ from tierd.core.operator_messages import Shares as Shares
 from tierd.core.operator_messages import SharesReply as SharesReply
 from tierd.core.operator_messages import StoreBelow as StoreBelow
 from tierd.core.operator_messages import TierShares as TierShares
+from tierd.core.spill_messages import AddFound as AddFound
+from tierd.core.spill_messages import SpillCommand as SpillCommand
+from tierd.core.spill_messages import SpillState as SpillState
+from tierd.core.spill_messages import Taken as Taken
+from tierd.core.spill_messages import TakeStatistics as TakeStatistics
 from tierd.core.terms import Aborted as Aborted
 from tierd.core.terms import Acquired as Acquired
 from tierd.core.terms import Adopted as Adopted
@@ -53,6 +58,7 @@ from tierd.core.terms import Prefetched as Prefetched
 from tierd.core.terms import Presence as Presence
 from tierd.core.terms import Priority as Priority
 from tierd.core.terms import Readmitted as Readmitted
+from tierd.core.terms import Record as Record
 from tierd.core.terms import Reserved as Reserved
 from tierd.core.terms import Tier as Tier
 from tierd.core.terms import Withdrawn as Withdrawn
@@ -246,8 +252,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class MoveResult:
-    """`lost`: the source is gone or damaged (its copy is dropped); else the source stays as it was.
-    `full`: the target has no room for more than it holds now. `down`: the spill tier was not reached. `checksum`:
+    """`lost`: the source is gone (its copy is dropped), or also `damaged` (what is stored is deleted); else the
+    source stays as it was. `full`: the target has no room for more than it holds now. `found`: the same content
+    of another daemon is at the target, and stays its own. `down`: the spill tier was not reached. `checksum`:
     of bytes from a lent page."""
 
     op: int
@@ -257,6 +264,8 @@ class MoveResult:
     reason: str = ""
     down: bool = False
     checksum: int = 0
+    damaged: bool = False
+    found: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,34 +275,14 @@ class Finish:
     results: tuple[MoveResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SpillState:
-    """`up`: can be used. `forgotten`: the server no longer holds what was stored (flushed, swapped, new)."""
-
-    up: bool
-    forgotten: bool = False
-
-
 Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve
     | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy
-    | ListBlocks | Describe | Explain | Plan | Finish | SpillState | HintCommand | OperatorCommand
+    | ListBlocks | Describe | Explain | Plan | Finish | SpillCommand | HintCommand | OperatorCommand
     | LoanCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Statistics of an identity, as they travel with it. `weighted`: some access had another weight than 1."""
-
-    touches: int = 0
-    last: int = 0
-    wall: float = 0.0
-    ema: float = 0.0
-    crf: float = 0.0
-    weighted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +429,8 @@ class TierOccupancy:
     promoted_total: int
     failed_moves_total: int
     lent_blocks: int
+    found_blocks: int
+    shed_total: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -530,7 +521,7 @@ class Planned:
 Reply = (
     Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared
     | PolicySet | OccupancyReply | BlockPage | Explained | Planned | HintReply | OperatorReply
-    | WithdrawReply
+    | WithdrawReply | Taken
 )
 
 

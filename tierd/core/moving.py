@@ -228,7 +228,9 @@ def drop_damaged(state: State, command: DropDamaged) -> Done:
     same = (rows != NO_ROW) & tier.copies.ready(rows) & (tier.copies.generation[rows] == command.generations)
     rows = np.unique(rows[same])
     rows = rows[(tier.copies.leases[rows] == 0) & (tier.copies.moves[rows] == 0)]
-    state.drop(tier, rows)
+    if tier.tier == Tier.SPILL:
+        state.unlink(rows)  # whoever stored it: else it would be found again
+    state.drop(tier, rows, unlink=False)
     return Done(len(rows))
 
 
@@ -241,12 +243,14 @@ def spill_state(state: State, command: SpillState) -> Done:
     state.spill_up = command.up
     if command.up:
         state.release_pinned()
+    if command.attached is not None:
+        state.spill_attached = command.attached
     if not command.forgotten:
         advance(state)
         return Done()
     spill = state.tiers[Tier.SPILL]
+    for move in state.moves.values():
+        move.void = move.void or Tier.SPILL in (move.source, move.target)
     rows = np.flatnonzero((spill.copies.state == STATE_READY) & (spill.copies.moves == 0))
-    unlinked = len(state.effects)
-    state.drop(spill, rows)
-    del state.effects[unlinked:]  # there is nothing to unlink
+    state.drop(spill, rows, unlink=False)
     return Done(len(rows))

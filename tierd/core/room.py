@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.catalog import FLAG_UNIT, Catalog
+from tierd.core.arrays import Mask
+from tierd.core.found import forget_found
 from tierd.core.hashindex import NO_ROW
-from tierd.core.messages import Move, MoveResult, Record, Tier
+from tierd.core.messages import Move, MoveResult, Tier
 from tierd.core.state import State, TierState
+from tierd.core.statistics import record_of
 from tierd.core.underway import MoveInFlight
 from tierd_client.format import STATE_ABSENT, I64Array
 
@@ -82,21 +84,26 @@ def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> boo
     """Drops or begins to move chosen victims. True when that freed slots at once."""
     target = state.destination(tier)
     if target is None:
-        _drop_chosen(state, tier, chosen)
+        drop_chosen(state, tier, chosen)
         return True
     at_once = held_below(state, tier, chosen)
     dropped, kept = chosen[at_once], chosen[~at_once]
     freed = False
     if len(kept):
         freed = _demote(state, tier, target, kept, room)
-        while len(dropped) and not (alone := _leave_no_child(state, tier, dropped)).all():
-            state.spare(tier, dropped[~alone])
-            dropped = dropped[alone]
-    _drop_chosen(state, tier, dropped)
-    return freed or bool(len(dropped))
+    return _drop_childless(state, tier, dropped) > 0 or freed
 
 
-def _drop_chosen(state: State, tier: TierState, rows: I64Array) -> None:
+def _drop_childless(state: State, tier: TierState, rows: I64Array) -> int:
+    """Drops those of these victims that leave no child behind, and spares the others; how many were dropped."""
+    while len(rows) and not (alone := _leave_no_child(state, tier, rows)).all():
+        state.spare(tier, rows[~alone])
+        rows = rows[alone]
+    drop_chosen(state, tier, rows)
+    return len(rows)
+
+
+def drop_chosen(state: State, tier: TierState, rows: I64Array) -> None:
     state.note_evicted(tier, rows)
     state.drop(tier, rows, chosen=True)
 
@@ -126,6 +133,9 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
     if target.tier == Tier.SPILL and not state.spill_up:
         state.spare(tier, rows)
         return False
+    dropped = False
+    if target.tier == Tier.SPILL:
+        rows, dropped = _shed(state, tier, rows)
     filling = target.copies.state[rows] != STATE_ABSENT
     state.spare(tier, rows[filling])
     rows = rows[~filling]
@@ -133,7 +143,6 @@ def _demote(state: State, tier: TierState, target: TierState, rows: I64Array, ro
     state.spare(tier, rows[able:])
     rows = rows[:able]
     like = MoveInFlight(0, tier.tier, target.tier, chosen=True)
-    dropped = False
     for size, of in by_size(state, rows):
         lower = obtain_for_moves(state, target, size, len(of), rows)
         room.waiting |= lower.waiting
@@ -153,15 +162,39 @@ def _let_go(state: State, tier: TierState, rows: I64Array, room: Room) -> None:
     state.spare(tier, rows[pinned])
     state.pin(rows[pinned])
     room.stuck.append(rows[pinned])
-    _drop_chosen(state, tier, rows[~pinned])
+    drop_chosen(state, tier, rows[~pinned])
+    if (below := state.below(tier.tier)) is not None and below.tier == Tier.SPILL:
+        below.counters.note_shed("full", int(np.count_nonzero(~pinned)))
+
+
+def worth_storing(state: State, rows: I64Array) -> Mask:
+    """Which of these blocks are stored in the spill tier when they are evicted."""
+    if state.settings.spill_write != "on_reuse":
+        return np.ones(len(rows), bool)
+    used_again: Mask = state.catalog.touches[rows] >= state.storing.stored_from
+    return used_again
+
+
+def _shed(state: State, tier: TierState, rows: I64Array) -> tuple[I64Array, bool]:
+    """Drops victims that are not to be stored in the spill tier; the others, and whether some were dropped."""
+    unused = ~worth_storing(state, rows)
+    shed = _drop_childless(state, tier, rows[unused])
+    state.tiers[Tier.SPILL].counters.note_shed("unused", shed)
+    rows = rows[~unused]
+    if state.storing.allowance.spare:
+        return rows, shed > 0
+    over = _drop_childless(state, tier, rows)
+    state.tiers[Tier.SPILL].counters.note_shed("rate", over)
+    return rows[:0], shed + over > 0
 
 
 def free_rows(state: State, wanted: int, guard: I64Array) -> None:
-    """Makes room in the catalog, as far as it can: drops blocks from the lowest tier up, first those that have
-    one copy, then those that have more, which take a row as well."""
+    """Makes room in the catalog, as far as it can: forgets what others stored, then drops blocks from the lowest
+    tier up, first those that have one copy, then those that have more, which take a row as well."""
     state.pin(guard)
     try:
         wanted -= _forget_loans(state, wanted)
+        wanted -= forget_found(state, wanted)
         for able in (_absent, _may_go):
             for tier in reversed(state.tiers.values()):
                 wanted -= _drop_blocks(state, tier, wanted, able)
@@ -197,7 +230,7 @@ def _drop_blocks(
         spared, chosen = np.concatenate([spared, chosen[~goes]]), chosen[goes]
         for other in others:
             state.drop(other, chosen[other.copies.ready(chosen)])
-        _drop_chosen(state, tier, chosen)
+        drop_chosen(state, tier, chosen)
         dropped += len(chosen)
     state.spare(tier, spared)
     return dropped
@@ -239,17 +272,11 @@ def start_moves(
         )
         if like.chosen:
             source.leaving.add(row)
+        if Tier.SPILL in (source.tier, target.tier):
+            state.storing.allowance.take(int(state.catalog.size[row]))
         state.effects.append(_describe(state, op, row, source, target, address))
         ops.append(op)
     return ops
-
-
-def record_of(catalog: Catalog, row: int) -> Record:
-    """The statistics of one row."""
-    return Record(
-        int(catalog.touches[row]), int(catalog.last[row]), float(catalog.wall[row]), float(catalog.ema[row]),
-        float(catalog.crf[row]), not catalog.flags[row] & FLAG_UNIT,
-    )
 
 
 def _describe(state: State, op: int, row: int, source: TierState, target: TierState, address: int) -> Move:
@@ -328,10 +355,14 @@ def finish(state: State, result: MoveResult) -> None:
     lent = source.copies.on_loan(rows)[0]
     if result.ok and lent and not _same_content(state, source, target, row, result.checksum):
         result = replace(result, ok=False, lost=True)
-    if result.ok:
+    if result.ok and not (move.void and target.tier == Tier.SPILL):
+        if result.found:
+            state.disown(target, rows)
         _arrived(state, move, source, target, rows)
     else:
         _failed(state, move, source, target, rows, result)
+    if move.void and source.copies.ready(rows)[0] and source.tier == Tier.SPILL and not source.copies.moves[row]:
+        state.drop(source, rows, unlink=False)
     if source.copies.loans.recalled[row] and not source.copies.moves[row]:
         state.drop(source, rows)
 
@@ -350,6 +381,8 @@ def _same_content(state: State, source: TierState, target: TierState, row: int, 
 
 def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierState, rows: I64Array) -> None:
     state.publish(target, rows)
+    if target.tier == Tier.SPILL:
+        state.storing.unstated[rows] = state.catalog.touches[rows] != move.touches
     if target.tier > source.tier:
         source.counters.demoted += 1
     else:
@@ -389,7 +422,9 @@ def _failed(
     if result.lost:
         # Pins of running sequences do not keep what is gone; a lease or another move still reads the slot.
         if not source.copies.moves[move.row] and not source.copies.leases[move.row]:
-            state.drop(source, rows)
+            if result.damaged and not move.void:
+                state.unlink(rows)
+            state.drop(source, rows, unlink=False)
         return
     if (move.leave or move.target == Tier.SPILL) and not move.chosen:
         _asked_move_failed(state, move, rows)

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core import statistics
+from tierd.core.allowance import Allowance
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import scalars, some
 from tierd.core.catalog import Catalog
 from tierd.core.clock import Clock
-from tierd.core.copies import TierCopies
+from tierd.core.copies import FOUND, TierCopies
+from tierd.core.counters import Counters
 from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
 from tierd.core.ghosts import Ghosts
@@ -28,8 +30,8 @@ from tierd.core.policy.base import Moment, Policy
 from tierd.core.policy.registry import parse
 from tierd.core.sessions import Sessions
 from tierd.core.standing import forget_next_use
-from tierd.core.underway import MoveInFlight, Report, Sequence, Ticket
-from tierd.core.victims import Protection, Victims, make_victims
+from tierd.core.underway import STORED_FROM, MoveInFlight, Report, Sequence, Storing, Ticket
+from tierd.core.victims import Barred, Protection, Victims, make_victims
 from tierd_client.format import (
     CATALOG_MAGIC,
     GHOST_MAGIC,
@@ -72,9 +74,11 @@ class TierSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept, rather than
-    dropped for newcomers, after the spill tier went down. `pin_share`: of the lowest tier, that pins may keep.
-    `max_prefetches`: of one session; `max_prefetch_moves`: blocks that they bring up at once."""
+    """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept, rather than dropped
+    for newcomers, after the spill tier went down. `spill_write`: a key of STORED_FROM. `spill_bytes_per_s`: to and
+    from that tier, 0 without a limit. `spill_high`, `spill_low`: watermarks, as shares of its bytes. `pin_share`:
+    of the lowest tier, that pins may keep. `max_prefetches`: of one session; `max_prefetch_moves`: blocks that
+    they bring up at once."""
 
     tiers: tuple[TierSpec, ...]
     policy: str = "lrfu"
@@ -91,6 +95,11 @@ class EngineSettings:
     tool_call_max_s: float = 600.0
     max_prefetches: int = 64
     max_prefetch_moves: int = 32
+    spill_attached: bool = True
+    spill_write: str = "on_evict"
+    spill_bytes_per_s: float = 0.0
+    spill_high: float = 1.0
+    spill_low: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +119,6 @@ class Tables:
             Table.create(GHOST_MAGIC, ghost_columns(4 * rows if ghosts is None else ghosts)),
             Table.create(SESSION_MAGIC, session_columns(sessions, holds)),
         )
-
-
-@dataclass(slots=True)
-class Counters:
-    """Of one tier, since this boot."""
-
-    hits: int = 0
-    stored: int = 0
-    evicted: int = 0
-    demoted: int = 0
-    promoted: int = 0
-    failed_moves: int = 0
 
 
 class TierState:
@@ -152,24 +149,6 @@ class TierState:
     @age.setter
     def age(self, steps: float) -> None:
         self._age[0] = steps
-
-
-@dataclass(frozen=True, slots=True)
-class _Protection:
-    pins: NDArray[np.int32]
-    leases: NDArray[np.int32]
-    moves: NDArray[np.uint8]
-    kept: NDArray[np.float64] | None
-
-    def one(self, row: int) -> bool:
-        held = self.pins[row] or self.leases[row] or self.moves[row]
-        return bool(held or (self.kept is not None and self.kept[row]))
-
-    def many(self, rows: I64Array) -> NDArray[np.bool_]:
-        barred: NDArray[np.bool_] = (self.pins[rows] | self.leases[rows] | self.moves[rows]) != 0
-        if self.kept is not None:
-            barred |= self.kept[rows] != 0
-        return barred
 
 
 class State:
@@ -207,6 +186,11 @@ class State:
         self.reports_step = -1
         self.effects: list[Effect] = []
         self.spill_up = True
+        self.spill_attached = settings.spill_attached
+        self.storing = Storing(
+            STORED_FROM[settings.spill_write], Allowance(settings.spill_bytes_per_s),
+            np.zeros(self.catalog.capacity, bool),
+        )
         self.spill_down_since = 0.0
         self.misses = 0
         self.most_identities = 0
@@ -241,9 +225,13 @@ class State:
     def tier(self, tier: Tier, field_name: str = "tier") -> TierState:
         """InvalidInput when the tier is off."""
         found = self.tiers.get(tier)
-        if found is None:
+        if found is None or not self.is_on(tier):
             raise InvalidInput(field_name, f"the {tier.name.lower()} tier is off")
         return found
+
+    def is_on(self, tier: Tier) -> bool:
+        """Whether a tier that was planned for is there now."""
+        return tier in self.tiers and (tier != Tier.SPILL or self.spill_attached)
 
     def readable(self) -> list[TierState]:
         """Tiers whose copies a client can read, fastest first."""
@@ -257,7 +245,7 @@ class State:
 
     def below(self, tier: Tier) -> TierState | None:
         """The next tier down that is on."""
-        return next((found for number, found in self.tiers.items() if number > tier), None)
+        return next((found for number, found in self.tiers.items() if number > tier and self.is_on(number)), None)
 
     def destination(self, tier: TierState) -> TierState | None:
         """The tier that takes this one's victims; None where they are dropped."""
@@ -327,7 +315,7 @@ class State:
     def protection(self, tier: TierState) -> Protection:
         """Which rows may not leave this tier now."""
         kept = self.kept.until if len(self.kept) and self.destination(tier) is None else None
-        return _Protection(self.pins, tier.copies.leases, tier.copies.moves, kept)
+        return Barred(self.pins, tier.copies.leases, tier.copies.moves, kept)
 
     def protected(self, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
         return self.protection(tier).many(rows)
@@ -370,6 +358,7 @@ class State:
         if self.awaited:
             for row, identity in zip(rows.tolist(), split(ids), strict=True):
                 self.pins[row] = self.awaited.pop(identity, 0)
+        self.storing.unstated[rows] = False
         self.most_identities = max(self.most_identities, len(catalog))
         return rows
 
@@ -404,7 +393,7 @@ class State:
         """Hands out slots; returns their generations."""
         generations = self.generations(len(rows))
         tier.copies.reserve(rows, addresses, generations, writer)
-        self._count_children(tier, self.catalog.parents(rows), 1)
+        self._count_children(tier, self.catalog.parents(tier.copies.placed(rows)), 1)
         return generations
 
     def adopt(
@@ -419,7 +408,12 @@ class State:
         which the caller sees to."""
         tier.copies.commit(rows)
         if ordered:
-            tier.victims.insert(rows)
+            tier.victims.insert(tier.copies.placed(rows))
+
+    def disown(self, tier: TierState, rows: I64Array) -> None:
+        """FILLING copies turn out to be of another's making."""
+        self._count_children(tier, self.catalog.parents(rows), -1)
+        tier.copies.disown(rows)
 
     def abandon(self, tier: TierState, rows: I64Array) -> None:
         """FILLING copies end, their slots are free."""
@@ -428,14 +422,15 @@ class State:
         tier.copies.abort(rows)
         self._left(tier, rows)
 
-    def drop(self, tier: TierState, rows: I64Array, *, chosen: bool = False) -> None:
-        """READY copies end. `chosen`: as victims, so that their parents have been told."""
+    def drop(self, tier: TierState, rows: I64Array, *, chosen: bool = False, unlink: bool = True) -> None:
+        """READY copies end, and in the spill tier what this daemon stored is deleted, unless not `unlink`.
+        `chosen`: as victims, so that their parents have been told."""
         if not len(rows):
             return
         tier.copies.drop(rows)
         tier.victims.discard(rows)
-        if tier.tier == Tier.SPILL:
-            self._unlink(rows)
+        if tier.tier == Tier.SPILL and unlink:
+            self.unlink(tier.copies.placed(rows))
         self._left(tier, rows, counted=chosen)
 
     def quarantine(self, tier: TierState, rows: I64Array) -> None:
@@ -446,10 +441,11 @@ class State:
 
     def _left(self, tier: TierState, rows: I64Array, *, counted: bool = False) -> None:
         if not counted:
-            self._count_children(tier, self.catalog.parents(rows), -1)
+            self._count_children(tier, self.catalog.parents(tier.copies.placed(rows)), -1)
         self.destroy_rows(rows)
 
-    def _unlink(self, rows: I64Array) -> None:
+    def unlink(self, rows: I64Array) -> None:
+        """What the spill store holds of these rows is deleted."""
         for namespace in np.unique(self.catalog.namespace[rows]).tolist():
             of = rows[self.catalog.namespace[rows] == namespace]
             self.effects.append(Unlink(namespace, tuple(split(self.catalog.identity[of]))))
@@ -495,7 +491,7 @@ class State:
             return
         rows, parents, old = rows[changed], parents[changed], old[changed]
         for tier in self.tiers.values():
-            here = tier.copies.state[rows] != STATE_ABSENT
+            here = (tier.copies.state[rows] != STATE_ABSENT) & (tier.copies.address[rows] != FOUND)
             here &= ~np.isin(rows, list(tier.leaving)) if tier.leaving else True
             self._count_children(tier, old[here], -1)
             self._count_children(tier, parents[here], 1)
@@ -520,7 +516,7 @@ class State:
             children = tier.children if self.policy.common.leaf_only else None
             tier.victims = make_victims(self.catalog, self.policy, children)
             ready = np.flatnonzero(tier.copies.state == STATE_READY)
-            tier.victims.insert(ready[~tier.copies.on_loan(ready)])
+            tier.victims.insert(ready[tier.copies.takes_room(ready)])
 
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""
@@ -573,8 +569,9 @@ class State:
 
     def reorder(self, rows: I64Array) -> None:
         """Statistics of rows have changed."""
+        self.storing.changed(rows)
         for tier in self.tiers.values():
-            ready = rows[tier.copies.own(rows)]
+            ready = rows[tier.copies.ready(rows) & tier.copies.takes_room(rows)]
             if tier.leaving:
                 ready = ready[~np.isin(ready, list(tier.leaving))]
             tier.victims.insert(ready)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.clock import Clock
 from tierd.core.ghosts import Ghosts, Records
+from tierd.core.messages import Record
 from tierd.core.policy.base import MOST_TOUCHES, Common, FloatArray, IntArray
 from tierd_client.format import I64Array
 
@@ -67,6 +68,14 @@ def records_of(catalog: Catalog, rows: I64Array) -> Records:
     )
 
 
+def record_of(catalog: Catalog, row: int) -> Record:
+    """The statistics of one row."""
+    return Record(
+        int(catalog.touches[row]), int(catalog.last[row]), float(catalog.wall[row]), float(catalog.ema[row]),
+        float(catalog.crf[row]), not catalog.flags[row] & FLAG_UNIT,
+    )
+
+
 def restore(catalog: Catalog, rows: I64Array, records: Records) -> None:
     """Gives new rows the records of their ghosts."""
     catalog.touches[rows], catalog.last[rows], catalog.wall[rows] = records.touches, records.last, records.wall
@@ -115,13 +124,13 @@ def rescale(catalog: Catalog, ghosts: Ghosts, alpha: float) -> None:
     there needed, because the order of victims takes ema for a function of touches. Changes nothing when alpha
     always had it."""
     rows = np.flatnonzero(catalog.used & ((catalog.flags & FLAG_UNIT) != 0))
-    catalog.ema[rows] = _unit_ema(catalog.touches[rows], alpha)
+    catalog.ema[rows] = unit_ema(catalog.touches[rows], alpha)
     places, records = ghosts.live()
     unit = records.unit
-    ghosts.ema[places[unit]] = _unit_ema(records.touches[unit], alpha)
+    ghosts.ema[places[unit]] = unit_ema(records.touches[unit], alpha)
 
 
-def _unit_ema(touches: NDArray[np.uint32], alpha: float) -> NDArray[np.float64]:
+def unit_ema(touches: NDArray[np.uint32], alpha: float) -> NDArray[np.float64]:
     """ema after so many accesses of weight 1, step by step as `access` does it; constant above MOST_TOUCHES."""
     values = [0.0]
     for _ in range(min(int(touches.max(initial=0)), MOST_TOUCHES)):

@@ -173,3 +173,15 @@ class Ids:
             return replace(self, ids=ids, whole=whole)
         some = (self.positions()[indices] - self.position, np.ascontiguousarray(self.before()[indices]))
         return replace(self, ids=ids, parent=None, some=some, whole=whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Statistics of an identity, as they travel with it. `weighted`: some access had another weight than 1."""
+
+    touches: int = 0
+    last: int = 0
+    wall: float = 0.0
+    ema: float = 0.0
+    crf: float = 0.0
+    weighted: bool = False

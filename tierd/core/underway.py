@@ -1,11 +1,19 @@
-"""What is under way: running requests, moves, prefetches, reports of the step in hand."""
+"""What is under way: running requests, moves, prefetches, stores ahead, reports of the step in hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.allowance import Allowance
 from tierd.core.terms import Ids, OutcomeArray, Priority, Tier
 from tierd_client.format import I64Array
+
+NEVER = 2**32
+STORED_FROM = {"on_evict": NEVER, "on_reuse": 2, "through": 1}
+"""Accesses from which on a block is stored ahead of its eviction, by `spill_write`."""
 
 
 @dataclass(slots=True)
@@ -23,7 +31,8 @@ class Sequence:
 @dataclass(slots=True)
 class MoveInFlight:
     """A copy on its way. `leave`: tiers whose copy goes when it has arrived. `chosen`: as a victim of the
-    source tier. `allow_drop`: those copies go even if it cannot arrive. `touches`: accesses when it began."""
+    source tier. `allow_drop`: those copies go even if it cannot arrive. `touches`: accesses when it began.
+    `void`: the spill store that it goes to or comes from was given up meanwhile."""
 
     row: int
     source: Tier
@@ -32,6 +41,7 @@ class MoveInFlight:
     chosen: bool = False
     allow_drop: bool = False
     touches: int = 0
+    void: bool = False
 
 
 @dataclass(slots=True)
@@ -60,3 +70,23 @@ class Report:
     wall: float
     unit: int
     weight: float
+
+
+@dataclass(slots=True)
+class Storing:
+    """What the spill store is to get beside victims. `stored_from`: accesses from which on a block is stored ahead
+    of its eviction. `unstated`: rows whose statistics changed since the store was told. `trimming`: from the high
+    watermark down to the low one."""
+
+    stored_from: int
+    allowance: Allowance
+    unstated: NDArray[np.bool_]
+    trimming: bool = False
+    touched: list[I64Array] = field(default_factory=list)
+    """Rows that the command in hand committed or accessed, where that may have them stored."""
+
+    def changed(self, rows: I64Array) -> None:
+        """Statistics of rows have changed."""
+        self.unstated[rows] = True
+        if self.stored_from != NEVER:
+            self.touched.append(rows)

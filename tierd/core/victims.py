@@ -13,6 +13,7 @@ keys that do not change while idle, each behind its standing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Protocol
@@ -45,6 +46,26 @@ class Protection(Protocol):
     def one(self, row: int) -> bool: ...
 
     def many(self, rows: I64Array) -> NDArray[np.bool_]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """Rows with a pin, a lease or a move."""
+
+    pins: NDArray[np.int32]
+    leases: NDArray[np.int32]
+    moves: NDArray[np.uint8]
+    kept: NDArray[np.float64] | None
+
+    def one(self, row: int) -> bool:
+        held = self.pins[row] or self.leases[row] or self.moves[row]
+        return bool(held or (self.kept is not None and self.kept[row]))
+
+    def many(self, rows: I64Array) -> NDArray[np.bool_]:
+        barred: NDArray[np.bool_] = (self.pins[rows] | self.leases[rows] | self.moves[rows]) != 0
+        if self.kept is not None:
+            barred |= self.kept[rows] != 0
+        return barred
 
 
 class Victims(Protocol):

@@ -20,6 +20,9 @@ from tierd.rpc.status import answers_errors
 from tierd_client.v1 import admin_pb2 as pb
 from tierd_client.v1 import admin_pb2_grpc
 
+SHORT_CALL_MS = 10_000
+"""Bound of a call that waits for a server and has no timeout of its own."""
+
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
     """The service `tierd.v1.Admin` on a Service."""
@@ -110,6 +113,17 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
             skipped_blocks=found.skipped_blocks,
         )
 
+    @answers_errors
+    async def AttachSpill(self, request: Any, context: Any) -> Any:
+        url = convert.text(request.url, "url", needed=True, most=convert.URL_BYTES_MAX)
+        deadline = deadline_of(context, request.timeout_ms or SHORT_CALL_MS)
+        forgotten = await self._service.attach_spill(url, request.replace, deadline)
+        return pb.AttachSpillResponse(forgotten_blocks=forgotten)
+
+    @answers_errors
+    async def DetachSpill(self, request: Any, context: Any) -> Any:
+        return pb.DetachSpillResponse(forgotten_blocks=await self._service.detach_spill())
+
     def _ids(self, request: Any) -> Any:
         return convert.identities(
             request.ids, "ids", min(self._service.about.max_ids, convert.RECORD_IDS_MAX)
@@ -121,9 +135,8 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
 
     def _tiers(self, reply: m.OccupancyReply) -> list[Any]:
         """Each tier, those that are off with their state alone."""
-        on = {one.tier: one for one in reply.tiers}
-        requested = self._service.about.requested_bytes
+        on, service = {one.tier: one for one in reply.tiers}, self._service
         return [
-            convert.tier_occupancy(tier, on.get(tier), requested.get(tier, 0), self._service.tier_state(tier))
+            convert.tier_occupancy(tier, on.get(tier), service.requested_bytes(tier), service.tier_state(tier))
             for tier in m.Tier
         ]

@@ -79,12 +79,13 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
 
     @answers_errors
     async def Lookup(self, request: Any, context: Any) -> Any:
-        reply = self._service.lookup(self._ids(request))
+        reply = await self._service.lookup(self._ids(request), deadline_of(context, SHORT_CALL_MS))
         return convert.lookup_response(reply, self._service.ready_in_ms(reply.below_bytes))
 
     @answers_errors
     async def LookupChains(self, request: Any, context: Any) -> Any:
-        reply = self._service.lookup_chains(convert.chains(request.chains, self._service.about.max_ids))
+        chains = convert.chains(request.chains, self._service.about.max_ids)
+        reply = await self._service.lookup_chains(chains, deadline_of(context, SHORT_CALL_MS))
         return convert.lookup_chains_response(reply, self._service.ready_in_ms(reply.below_bytes))
 
     @answers_errors
@@ -141,8 +142,9 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     @answers_errors
     async def OpenSequence(self, request: Any, context: Any) -> Any:
         name = convert.text(request.sequence, "sequence", needed=True)
-        reply = self._service.open_sequence(
-            convert.session(request.session), name, self._ids(request), convert.priority(request.priority)
+        session, deadline = convert.session(request.session), deadline_of(context, SHORT_CALL_MS)
+        reply = await self._service.open_sequence(
+            session, name, self._ids(request), deadline, convert.priority(request.priority)
         )
         return pb.OpenSequenceResponse(
             step=reply.step, tiers=reply.tiers.tobytes(), hit_blocks=reply.hit_blocks
@@ -188,7 +190,8 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
 
     @answers_errors
     async def Prefetch(self, request: Any, context: Any) -> Any:
-        reply = self._service.prefetch(convert.prefetch(request, self._service.about.max_ids))
+        command = convert.prefetch(request, self._service.about.max_ids)
+        reply = await self._service.prefetch(command, deadline_of(context, SHORT_CALL_MS))
         return convert.prefetch_response(reply)
 
     @answers_errors

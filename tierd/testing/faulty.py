@@ -126,6 +126,10 @@ class FaultySpillStore:
         self.resume = self._faults.resume
         self.injected = self._faults.injected
 
+    @property
+    def shared(self) -> bool:
+        return self._inner.shared
+
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         fault = self._before(Operation.PUT, deadline_s)
         if fault is Fault.FULL:

@@ -35,7 +35,14 @@ class OccupancyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TierOccupancy(_message.Message):
-    __slots__ = ("tier", "capacity_bytes", "free_bytes", "used_bytes", "reserved_bytes", "quarantined_bytes", "blocks", "evictable_blocks", "leased_blocks", "requested_bytes", "serving", "state", "characteristic_age_steps", "hits_total", "stored_total", "evicted_total", "demoted_total", "promoted_total", "failed_moves_total", "lent_blocks")
+    __slots__ = ("tier", "capacity_bytes", "free_bytes", "used_bytes", "reserved_bytes", "quarantined_bytes", "blocks", "evictable_blocks", "leased_blocks", "requested_bytes", "serving", "state", "characteristic_age_steps", "hits_total", "stored_total", "evicted_total", "demoted_total", "promoted_total", "failed_moves_total", "lent_blocks", "found_blocks", "shed_total")
+    class ShedTotalEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TIER_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +63,8 @@ class TierOccupancy(_message.Message):
     PROMOTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FAILED_MOVES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     LENT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    FOUND_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SHED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     tier: _blocks_pb2.Tier
     capacity_bytes: int
     free_bytes: int
@@ -76,7 +85,9 @@ class TierOccupancy(_message.Message):
     promoted_total: int
     failed_moves_total: int
     lent_blocks: int
-    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ...) -> None: ...
+    found_blocks: int
+    shed_total: _containers.ScalarMap[str, int]
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class OccupancyResponse(_message.Message):
     __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches")
@@ -501,3 +512,29 @@ class VerifyResponse(_message.Message):
     damaged: _containers.RepeatedScalarFieldContainer[bytes]
     skipped_blocks: int
     def __init__(self, verified_blocks: _Optional[int] = ..., verified_bytes: _Optional[int] = ..., damaged: _Optional[_Iterable[bytes]] = ..., skipped_blocks: _Optional[int] = ...) -> None: ...
+
+class AttachSpillRequest(_message.Message):
+    __slots__ = ("url", "replace", "timeout_ms")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    replace: bool
+    timeout_ms: int
+    def __init__(self, url: _Optional[str] = ..., replace: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class AttachSpillResponse(_message.Message):
+    __slots__ = ("forgotten_blocks",)
+    FORGOTTEN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    forgotten_blocks: int
+    def __init__(self, forgotten_blocks: _Optional[int] = ...) -> None: ...
+
+class DetachSpillRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DetachSpillResponse(_message.Message):
+    __slots__ = ("forgotten_blocks",)
+    FORGOTTEN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    forgotten_blocks: int
+    def __init__(self, forgotten_blocks: _Optional[int] = ...) -> None: ...

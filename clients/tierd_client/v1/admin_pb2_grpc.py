@@ -94,6 +94,16 @@ class AdminStub:
                 request_serializer=tierd_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_admin__pb2.VerifyResponse.FromString,
                 _registered_method=True)
+        self.AttachSpill = channel.unary_unary(
+                '/tierd.v1.Admin/AttachSpill',
+                request_serializer=tierd_dot_v1_dot_admin__pb2.AttachSpillRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_admin__pb2.AttachSpillResponse.FromString,
+                _registered_method=True)
+        self.DetachSpill = channel.unary_unary(
+                '/tierd.v1.Admin/DetachSpill',
+                request_serializer=tierd_dot_v1_dot_admin__pb2.DetachSpillRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_admin__pb2.DetachSpillResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -188,6 +198,22 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AttachSpill(self, request, context):
+        """Uses another spill store from now on, once it has answered. What only the old one held is forgotten, and stays
+        there; what lies above is not touched. UNAVAILABLE when it does not answer, and nothing has changed. Not kept
+        over a restart, which goes by the settings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DetachSpill(self, request, context):
+        """Uses no spill store from now on; what only it held is forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -250,6 +276,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Verify,
                     request_deserializer=tierd_dot_v1_dot_admin__pb2.VerifyRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_admin__pb2.VerifyResponse.SerializeToString,
+            ),
+            'AttachSpill': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachSpill,
+                    request_deserializer=tierd_dot_v1_dot_admin__pb2.AttachSpillRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_admin__pb2.AttachSpillResponse.SerializeToString,
+            ),
+            'DetachSpill': grpc.unary_unary_rpc_method_handler(
+                    servicer.DetachSpill,
+                    request_deserializer=tierd_dot_v1_dot_admin__pb2.DetachSpillRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_admin__pb2.DetachSpillResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -576,6 +612,60 @@ class Admin:
             '/tierd.v1.Admin/Verify',
             tierd_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
             tierd_dot_v1_dot_admin__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachSpill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Admin/AttachSpill',
+            tierd_dot_v1_dot_admin__pb2.AttachSpillRequest.SerializeToString,
+            tierd_dot_v1_dot_admin__pb2.AttachSpillResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DetachSpill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Admin/DetachSpill',
+            tierd_dot_v1_dot_admin__pb2.DetachSpillRequest.SerializeToString,
+            tierd_dot_v1_dot_admin__pb2.DetachSpillResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,79 @@
+"""What goes to the spill store beside victims, and what is taken from it in time: stores ahead, and the watermarks.
+
+`spill_write`: `on_evict` stores a block when it is evicted; `on_reuse` when it is accessed for the second time, and
+drops what is evicted before that; `through` as soon as it is committed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tierd.core.arrays import indices
+from tierd.core.messages import Tier
+from tierd.core.room import by_size, drop_chosen, obtain_for_moves, start_moves
+from tierd.core.state import ARENA_TIERS, State, TierState
+from tierd.core.underway import MoveInFlight
+from tierd_client.format import STATE_ABSENT, I64Array
+
+AHEAD_SHARE = 4
+"""Stores ahead take at most one of so many moves: loads and evictions have the others."""
+TRIM_BLOCKS = 256
+"""Most copies that one command deletes for the watermarks."""
+
+
+def settle(state: State) -> None:
+    """At the end of each command: what it led to for the spill store."""
+    touched, state.storing.touched = state.storing.touched, []
+    if not state.is_on(Tier.SPILL):
+        return
+    if touched:
+        _store_ahead(state, state.tiers[Tier.SPILL], np.unique(np.concatenate(touched)))
+    _trim(state, state.tiers[Tier.SPILL])
+
+
+def _store_ahead(state: State, spill: TierState, rows: I64Array) -> None:
+    rows = rows[state.catalog.used[rows]]
+    used = state.catalog.touches[rows] >= state.storing.stored_from
+    rows = rows[(spill.copies.state[rows] == STATE_ABSENT) & used]
+    if not state.spill_up or not len(rows):
+        return
+    for number in reversed(ARENA_TIERS):
+        if number in state.tiers:
+            here = state.tiers[number].copies.ready(rows)
+            _store_from(state, state.tiers[number], spill, rows[here])
+            rows = rows[~here]
+
+
+def _store_from(state: State, source: TierState, spill: TierState, rows: I64Array) -> None:
+    rows = rows[indices(source.copies.moves[rows] == 0)]
+    if not state.storing.allowance.spare:
+        spill.counters.note_shed("rate", len(rows))
+        return
+    ahead = sum(move.target == Tier.SPILL and not move.leave for move in state.moves.values())
+    able = max(0, state.settings.max_moves // AHEAD_SHARE - ahead)
+    spill.counters.note_shed("busy", len(rows[able:]))
+    for size, of in by_size(state, rows[:able]):
+        room = obtain_for_moves(state, spill, size, len(of), of)
+        like = MoveInFlight(0, source.tier, Tier.SPILL)
+        start_moves(state, source, spill, of[: len(room.addresses)], room.addresses, like)
+        spill.counters.note_shed("full", len(of) - len(room.addresses))
+
+
+def _trim(state: State, spill: TierState) -> None:
+    """Above the high watermark the lowest ranked copies are deleted, command by command, down to the low one."""
+    copies, settings = spill.copies, state.settings
+    if copies.capacity - copies.free > settings.spill_high * copies.capacity:
+        state.storing.trimming = True
+    if not state.storing.trimming:
+        return
+    left, low = TRIM_BLOCKS, settings.spill_low * copies.capacity
+    while left > 0 and (over := copies.capacity - copies.free - low) > 0:
+        mean_bytes = max(1, copies.used) / max(1, copies.blocks - copies.found_blocks)
+        chosen = state.choose(spill, min(left, math.ceil(over / mean_bytes)))
+        if not len(chosen):
+            break
+        drop_chosen(state, spill, chosen)
+        left -= len(chosen)
+    state.storing.trimming = left <= 0
