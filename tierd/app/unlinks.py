@@ -50,6 +50,8 @@ class Unlinks:
         """Nothing that waits is deleted: the store was given up."""
         self._waiting.clear()
         self._count = 0
+        if self._under_way is not None:
+            self._under_way = Unlink(self._under_way.namespace, ())
 
     def holds(self, store: Move) -> bool:
         """Takes note of a store. True: it must wait, and comes back from `finished`."""

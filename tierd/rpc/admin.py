@@ -20,9 +20,6 @@ from tierd.rpc.status import answers_errors
 from tierd_client.v1 import admin_pb2 as pb
 from tierd_client.v1 import admin_pb2_grpc
 
-SHORT_CALL_MS = 10_000
-"""Bound of a call that waits for a server and has no timeout of its own."""
-
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
     """The service `tierd.v1.Admin` on a Service."""

@@ -85,3 +85,17 @@ def test_held_stores_can_be_taken_at_stop() -> None:
     held = store(1, 1)
     waiting.holds(held)
     assert waiting.take_held() == [held] and waiting.finished(done=True) == []
+
+
+def test_forgotten_for_good() -> None:
+    """When the store was given up nothing that waits is deleted from the next one, not even what was under way."""
+    waiting = Unlinks()
+    waiting.add(Unlink(1, (identity(1),)))
+    assert waiting.begin() is not None
+    waiting.add(Unlink(1, (identity(2),)))
+    assert waiting.concerns(1, identity(1)) and waiting.concerns(1, identity(2))
+    assert not waiting.concerns(2, identity(1))
+    waiting.forget()
+    assert waiting.holds(store(3, 1))
+    assert len(waiting.finished(done=False)) == 1
+    assert waiting.begin() is None and len(waiting) == 0
