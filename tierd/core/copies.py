@@ -137,7 +137,7 @@ class TierCopies:
         return placed
 
     def takes_room(self, rows: I64Array) -> NDArray[np.bool_]:
-        """Rows whose copy here, if there is one, is neither lent nor FOUND: it has a place in the order of eviction."""
+        """Rows whose copy here, if any, is neither lent nor FOUND: it has a place in the order of eviction."""
         found: NDArray[np.bool_] = (self.address[rows] != FOUND) & ~self.on_loan(rows)
         return found
 
