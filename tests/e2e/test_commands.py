@@ -214,6 +214,17 @@ def damage(one: ServeProcess, address: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
+def test_drain(served: Served) -> None:
+    """`drain` stores what lies in memory alone, by filter and at a rate, says how it ended, and fails when
+    something is left."""
+    _, shell, names = served
+    found = shell.json("drain", "--prefix", names[3])
+    assert (found["state"], found["stored_blocks"], found["stored_bytes"]) == ("done", 1, BLOCK_BYTES)
+    assert shell.json("drain", "--rate", "32KiB", "--timeout-s", "1", status=1)["state"] == "deadline"
+    assert re.search(r"done +\d+ ", shell.run("drain", "--rate", "1GiB"))
+    assert all(set(tiers) == {"host", "spill"} for tiers in tiers_of(shell, *names))
+
+
 def test_config(served: Served) -> None:
     """`config` shows the settings in force and changes the policy of the running daemon."""
     _, shell, _ = served
@@ -228,7 +239,7 @@ def test_config(served: Served) -> None:
     [
         ["blocks", "xyz"], ["blocks", "--tier", "tape"], ["blocks", "--by-rank"], ["blocks", "--prefix", "abc"],
         ["explain"], ["evict"], ["evict", "--all", "00" * 32], ["evict", "--all", "--to", "moon"], ["plan", "much"],
-        ["plan"], ["stats", "--nonsense"],
+        ["plan"], ["stats", "--nonsense"], ["drain", "--rate", "fast"], ["clear", "--epoch", "-1"],
         ["verify", "00" * 32, "--tier", "host"], ["readmit", "--namespace", "-1", "--all"], ["nothing"],
     ],
 )

@@ -33,7 +33,7 @@ def test_runs_meet_what_they_are_for() -> None:
         events |= set(summary.events)
     wanted = {f"Reserve {n}" for n in range(1, 6)} | {f"Acquire {n}" for n in (1, 2, 3)}
     wanted |= {f"Evict {n}" for n in (1, 2, 3, 4, 6)} | {f"Readmit {n}" for n in range(1, 5)}
-    wanted |= {"Commit 1", "Commit 2", "Abort 1"}
+    wanted |= {f"StoreBelow {n}" for n in (1, 3, 4, 5)} | {"Commit 1", "Commit 2", "Abort 1"}
     wanted |= {"Pin 1", "Pin 2", "Pin refused"} | {f"Prefetch {n}" for n in (1, 2, 3)}
     wanted |= {f"PrefetchStatus {n}" for n in (1, 2, 3, 4, 6)}
     assert wanted - outcomes == set()

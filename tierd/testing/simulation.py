@@ -34,12 +34,16 @@ from tierd.core.messages import (
     BlockFilter,
     BlockPage,
     BlockView,
+    BorrowedSlot,
+    BorrowSlot,
     CancelPrefetch,
     Clear,
     CloseSequence,
     Command,
     Commit,
     Committed,
+    Drainable,
+    Drained,
     DropDamaged,
     EndSession,
     Evict,
@@ -48,6 +52,7 @@ from tierd.core.messages import (
     Finish,
     Ids,
     ListBlocks,
+    ListDrainable,
     LookedUp,
     Lookup,
     Move,
@@ -73,8 +78,10 @@ from tierd.core.messages import (
     Reserve,
     Reserved,
     ReserveReply,
+    ReturnSlot,
     SetPolicy,
     SpillState,
+    StoreBelow,
     Tier,
     Touch,
     Unlink,
@@ -94,10 +101,11 @@ from tierd.testing.promises import Promises
 from tierd.testing.prompts import Prompt, checksum_of, draw_prompt, unpack
 from tierd.testing.shadow import Hold, Shadow, Use, Violation
 from tierd.testing.worker import Slot, Waiting, Worker, packed_slots
-from tierd_client.format import STATE_ABSENT, U8Array
+from tierd_client.format import PAGE_BYTES, STATE_ABSENT, U8Array
 
 ARENAS = (Tier.HBM, Tier.HOST)
 PIN_TTL_S = 90.0
+CANARY = bytes([0xCA] * 32)
 KEPT_EVENTS = 30
 """Events that a violation prints."""
 
@@ -144,6 +152,10 @@ class Simulation:
         self.promises = Promises()
         self.tickets: list[tuple[Worker, int, float]] = []
         """Prefetches: whose, which, and until when."""
+        self.draining: U8Array = np.empty((0, 32), np.uint8)
+        """Identities of a drain that are PENDING."""
+        self.canaries: list[Hold] = []
+        """Slots that were borrowed and not yet returned."""
         self.told_up = True
         """What the engine was last told of the spill server."""
         self._table = [(weight, event) for event, weight in self._weights().items()]
@@ -181,6 +193,7 @@ class Simulation:
             self.pin: 2, self.unpin: 0.5, self.touch: 2, self.prefetch: 3, self.ask_prefetch: 4,
             self.retry: 8, self.observe: 3, self.evict: 5, self.retry_evict: 3, self.readmit: 3,
             self.finish_moves: 16, self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5,
+            self.canary: 2, self.drain: 2,
             self.set_policy: 0.4, self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
             self.spill_fails: 0.4, self.spill_returns: 2, self.store_loses: 0.7, self.kill_daemon: 0.25,
         }
@@ -240,6 +253,8 @@ class Simulation:
         self.dying = False
         self.store.up = True
         self.spill_known_up()
+        while self.canaries:
+            self.canary()
         self.end_moves()
         for worker in list(self.workers):
             worker.give_up_memory(self.shadow)
@@ -588,6 +603,39 @@ class Simulation:
         if before != self.all_blocks():
             raise Violation("a question changed a record")
 
+    def canary(self) -> None:
+        """A slot is borrowed, written and read; it is returned some events later."""
+        if self.canaries:
+            hold = self.canaries.pop()
+            self.shadow.check(hold)
+            self.shadow.give_back(hold)
+            self.do(ReturnSlot(hold.tier, hold.address))
+            return
+        tier = self._arena()
+        before = self.all_blocks()
+        reply = self.do(BorrowSlot(tier, PAGE_BYTES))
+        assert isinstance(reply, BorrowedSlot)
+        if reply.address is not None:
+            hold = self.shadow.take(Hold(tier, reply.address, PAGE_BYTES, CANARY, Use.WRITE, "a canary"))
+            self.shadow.write(hold)
+            self.canaries.append(hold)
+        if before != self.all_blocks():
+            raise Violation("a canary changed a record")
+
+    def drain(self) -> None:
+        """Some of what lies in arenas alone is stored below; what is PENDING is asked for again some events later."""
+        if Tier.SPILL not in self.tiers:
+            return
+        ids, retry = self.draining, len(self.draining) > 0
+        if not retry:
+            listed = self.do(ListDrainable(BlockFilter()))
+            assert isinstance(listed, Drainable)
+            ids = listed.ids[: self.random.randint(1, 8)]
+        if len(ids):
+            reply = self.do(StoreBelow(ids, retry))
+            assert isinstance(reply, Outcomes)
+            self.draining = np.ascontiguousarray(ids[reply.outcomes == Drained.PENDING])
+
     def clear(self) -> None:
         where = BlockFilter(self.random.choice([0, 1, 2]), self.random.choice([None, *self.tiers]))
         self.do(Clear(where, dry_run=self.random.random() < 0.3, ghosts=self.random.random() < 0.3))
@@ -696,6 +744,10 @@ class Simulation:
     def restart(self) -> None:
         """A new engine over the old tables. Processes that lived through it hold what they held."""
         self.mover.die()
+        for hold in self.canaries:
+            self.shadow.give_back(hold)
+        self.canaries.clear()
+        self.draining = self.draining[:0]
         self.evictions.clear()
         self.tables.catalog["state"][Tier.HBM - 1] = STATE_ABSENT
         survivors = set()
