@@ -623,7 +623,7 @@ class Simulation:
             raise Violation("a canary changed a record")
 
     def drain(self) -> None:
-        """Some of what lies in arenas alone is stored below; what is PENDING is asked for again some events later."""
+        """Some of what lies in arenas alone is stored below; what is PENDING is asked for again later."""
         if Tier.SPILL not in self.tiers:
             return
         ids, retry = self.draining, len(self.draining) > 0
