@@ -182,7 +182,9 @@ class AsyncClient(BaseClient):
         self, regions: Iterable[SharedRegion | CudaRegion], pieces: Iterable[Piece], pages: int,
         fence: Fence | None = None,
     ) -> AsyncLentPool:
-        """Lends pages of this process's own memory to the daemon, as Client.lend does."""
+        """Lends pages of this process's own memory to the daemon (tierd_client/lending.py). Raises
+        FailedPrecondition where lending is off or this client has no shared memory with the daemon,
+        InvalidArgument naming what does not fit, Unavailable where the daemon cannot open the memory."""
         routines = PoolRoutines(self.connection, regions, pieces, pages, fence)
         await self._perform(routines.open())
         return AsyncLentPool(routines, self._perform)

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from tierd_client import reading
 from tierd_client.arguments import text, whole
 from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from tierd_client.format import U8Array
 from tierd_client.hints import AwaitingHints, BlockingHints, Closing
 from tierd_client.hits import hit_blocks
 from tierd_client.holding import Batch, giving_back, opening
-from tierd_client.identity import Identities, batches, chain_ids, plain_ids, some
+from tierd_client.identity import Identities, batches, chain_ids, plain_ids
 from tierd_client.layout import SCHEMA_VERSION, Layout
-from tierd_client.lease import AsyncLease, Lease, Pinned, PrivateSlots, SharedSlots
+from tierd_client.lease import AsyncLease, Lease, Pinned
 from tierd_client.lending import BasePool, adopt
 from tierd_client.outcomes import (
     AcquireOutcome,
@@ -44,12 +44,12 @@ from tierd_client.outcomes import (
     tier_of,
     tiers_of,
 )
-from tierd_client.payload import Form, flat_blocks, float32_bytes, writable_blocks
+from tierd_client.payload import Form, Made, flat_blocks, float32_bytes, writable_blocks
 from tierd_client.routine import Opening, Perform, Routine, awaiting, blocking, described_by
 from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
 from tierd_client.session import Registered, Session
-from tierd_client.shared_memory import SharedMemory
-from tierd_client.transfer import SharedTransfer, Sink, StreamTransfer, Transfer
+from tierd_client.staging import Sink, sink_of, source_of
+from tierd_client.transfer import SharedTransfer, StreamTransfer, Transfer
 from tierd_client.v1 import blocks_pb2
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ STEPS_MAX = 1_000_000
 """Decode steps that one report may fold."""
 
 T = TypeVar("T")
-_NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
 
 
 class NamespaceRoutines:
@@ -152,20 +151,20 @@ class NamespaceRoutines:
         `priority`: low, normal or high; the sequence's by default.
 
         `tensors`: one contiguous buffer of exactly the block's bytes per id (numpy array of any dtype, torch
-        CPU tensor, bytes, memoryview), or one of all blocks whose first axis is the number of ids. Raises
-        InvalidArgument (a ValueError) naming the index and the sizes.
+        tensor on the CPU or a GPU, bytes, memoryview), or one of all blocks whose first axis is the number of ids.
+        Raises InvalidArgument (a ValueError) naming the index and the sizes.
         """
         ids = self.identities(ids)
-        size = self._forms[ids.group].block_bytes
-        blocks = flat_blocks(tensors, len(ids), size)
+        size = self.block_bytes(ids)
+        blocks = source_of(flat_blocks(tensors, len(ids), size), "tensors")
         target, name, wait = tier_of(tier), self.sequence_name(ids, sequence), Deadline.of(timeout_s)
         worth = said(Priority, priority, "priority")
 
         async def store(session: Session) -> list[PutOutcome]:
-            transfer = self._transfer(session)
+            transfer = self.transfer(session)
             outcomes: list[PutOutcome] = []
             for start, part in batches(ids, transfer.batch_ids(size)):
-                batch = replace(await self._batch(session, part, name), priority=worth)
+                batch = replace(await self.batch(session, part, name), priority=worth)
                 outcomes += await transfer.put(batch, blocks[start : start + len(part)], target, wait)
             return outcomes
 
@@ -182,101 +181,45 @@ class NamespaceRoutines:
 
         async def pin(session: Session) -> Pinned:
             if session.memory is None:
-                return await self._copied(session, ids, name, wait)
-            return await self._pinned(session, session.memory, ids, name, wait)
+                return await reading.copy(self, session, ids, name, wait)
+            return await reading.pin(self, session, session.memory, ids, name, wait)
 
         return await self.make(pin, timeout_s)
 
     async def get(
         self, ids: Any, torch: bool = False, timeout_s: float = 2.0,
-        sequence: BaseSequence | str | None = None,
+        sequence: BaseSequence | str | None = None, device: Any = None,
     ) -> list[Any]:
         """Copies of blocks, None for each that is absent or could not be read in time.
 
         numpy arrays of the layout's dtype and shape (flat uint8 where numpy lacks the dtype), or with
-        `torch=True` tensors of the layout's dtype. The usual layout's shape is (2, layers, block_tokens,
-        kv_heads, head_dim). No lease outlives the call.
+        `torch=True` tensors of the layout's dtype, on a `device` of torch if it is given. The usual layout's
+        shape is (2, layers, block_tokens, kv_heads, head_dim). No lease outlives the call.
         """
         ids = self.identities(ids)
-        form = self._forms[ids.group]
-        made: dict[int, Any] = {}
-
-        def sink(index: int) -> U8Array:
-            made[index] = _new_tensor(form.block_bytes) if torch else np.empty(form.block_bytes, np.uint8)
-            flat: U8Array = made[index].numpy() if torch else made[index]
-            return flat
-
-        outcomes = await self._read(ids, sink, timeout_s, sequence)
-        shape = form.tensor if torch else form.array
+        made = Made(self.block_bytes(ids), torch or device is not None, device)
+        outcomes = await self._read(ids, made.sink, timeout_s, sequence)
+        form = self.form(ids)
+        shape = form.tensor if made.tensors else form.array
         return [
-            shape(made[i]) if outcome is AcquireOutcome.LEASED else None
+            shape(made.blocks[i]) if outcome is AcquireOutcome.LEASED else None
             for i, outcome in enumerate(outcomes)
         ]
 
     async def get_into(
         self, ids: Any, buffers: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
     ) -> list[AcquireOutcome]:
-        """Copies blocks into the caller's buffers, given as in `put`, writable; LEASED means it was read."""
+        """Copies blocks into the caller's buffers, given as in `put`, writable; LEASED means it was read. What a
+        buffer holds where the outcome is another is not said."""
         ids = self.identities(ids)
-        blocks = writable_blocks(buffers, len(ids), self._forms[ids.group].block_bytes)
-        return await self._read(ids, blocks.__getitem__, timeout_s, sequence)
+        blocks = writable_blocks(buffers, len(ids), self.block_bytes(ids))
+        return await self._read(ids, sink_of(blocks, "buffers"), timeout_s, sequence)
 
     async def _read(
         self, ids: Identities, sink: Sink, timeout_s: float, sequence: BaseSequence | str | None,
     ) -> list[AcquireOutcome]:
-        """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
         name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
-
-        async def read(session: Session) -> list[AcquireOutcome]:
-            outcomes = await self._read_round(session, _Wanted(ids, sink, name), wait)
-            while not wait.passed():
-                again = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
-                if not again:
-                    break
-                part = _Wanted(some(ids, again), lambda i, again=again: sink(again[i]), name)  # type: ignore[misc]
-                got = await self._read_round(session, part, wait)
-                for index, outcome in zip(again, got, strict=True):
-                    outcomes[index] = outcome
-                if all(outcome in _NOT_NOW for outcome in got):
-                    break
-            return outcomes
-
-        return await self.make(read, timeout_s)
-
-    async def _read_round(self, session: Session, wanted: _Wanted, wait: Deadline) -> list[AcquireOutcome]:
-        transfer = self._transfer(session)
-        size = self._forms[wanted.ids.group].block_bytes
-        outcomes: list[AcquireOutcome] = []
-        for start, part in batches(wanted.ids, transfer.batch_ids(size)):
-            batch = await self._batch(session, part, wanted.sequence)
-            outcomes += await transfer.read(batch, lambda i, start=start: wanted.sink(start + i), wait)  # type: ignore[misc]
-        return outcomes
-
-    async def _pinned(
-        self, session: Session, memory: SharedMemory, ids: Identities, name: str, wait: Deadline,
-    ) -> Pinned:
-        form = self._forms[ids.group]
-        slots = SharedSlots(
-            session, memory, form.block_bytes, self.client.checks, self.client.connection.sweep)
-        outcomes: list[AcquireOutcome] = []
-        try:
-            for _, part in batches(ids, session.batch_ids):
-                outcomes += await slots.acquire(await self._batch(session, part, name), wait)
-        except BaseException:
-            await slots.release()
-            raise
-        return Pinned(ids, outcomes, form, slots)
-
-    async def _copied(self, session: Session, ids: Identities, name: str, wait: Deadline) -> Pinned:
-        form = self._forms[ids.group]
-        blocks: dict[int, U8Array] = {}
-
-        def sink(index: int) -> U8Array:
-            blocks[index] = np.empty(form.block_bytes, np.uint8)
-            return blocks[index]
-
-        outcomes = await self._read_round(session, _Wanted(ids, sink, name), wait)
-        return Pinned(ids, outcomes, form, PrivateSlots(blocks))
+        return await self.make(lambda session: reading.read(self, session, ids, sink, name, wait), timeout_s)
 
     # --- running requests -----------------------------------------------------------------------------
 
@@ -431,7 +374,8 @@ class NamespaceRoutines:
         """Makes calls in a session that lives; see Connection.make."""
         return await self.client.connection.make(call, wait_s)
 
-    def _transfer(self, session: Session) -> Transfer:
+    def transfer(self, session: Session) -> Transfer:
+        """How bytes go in a session."""
         if session.memory is None:
             return StreamTransfer(session, self.client.checks)
         return SharedTransfer(session, session.memory, self.client.checks)
@@ -442,8 +386,18 @@ class NamespaceRoutines:
             namespace=(await self.registered(session)).number, group=ids.group, ids=ids.packed(), chain=ids.chain,
             position=ids.position, parent=ids.parent or b"")
 
-    async def _batch(self, session: Session, ids: Identities, sequence: str) -> Batch:
-        return Batch(await self.block_ids(session, ids), self._forms[ids.group].block_bytes, sequence)
+    async def batch(self, session: Session, ids: Identities, sequence: str) -> Batch:
+        """Identities of one call as a session takes them."""
+        return Batch(await self.block_ids(session, ids), self.block_bytes(ids), sequence)
+
+    def form(self, ids: Identities) -> Form:
+        """How a block of their group looks to a caller."""
+        return self._forms[ids.group]
+
+    def block_bytes(self, ids: Identities) -> int:
+        """Of a block of their group."""
+        return self._forms[ids.group].block_bytes
+
 
 
 class _Named:
@@ -567,18 +521,3 @@ async def _lookup_chains(
         return question.hit()
 
     return await client.connection.make(look)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Blocks to be read, and where to."""
-
-    ids: Identities
-    sink: Sink
-    sequence: str
-
-
-def _new_tensor(size: int) -> Any:
-    import torch  # only those who ask for tensors pay for it
-
-    return torch.empty(size, dtype=torch.uint8)

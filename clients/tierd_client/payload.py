@@ -12,6 +12,7 @@ import numpy as np
 from tierd_client.errors import InvalidArgument
 from tierd_client.format import U8Array
 from tierd_client.layout import Group
+from tierd_client.staging import DeviceSink, HostSink, Sink, copier_of
 
 _NUMPY_HAS_NOT = ("bfloat16", "float8_e4m3", "float8_e5m2")
 _TORCH_NAMES = {"float8_e4m3": "float8_e4m3fn"}
@@ -46,17 +47,58 @@ class Form:
         return flat.view(getattr(torch, _TORCH_NAMES.get(self.dtype, self.dtype))).view(self.shape)
 
 
-def flat_blocks(values: Any, count: int, block_bytes: int, name: str = "tensors") -> list[U8Array]:
-    """One flat uint8 view per block. `values`: one buffer per block, or one of all blocks, first axis `count`.
+class Made:
+    """Memory for blocks that are read, made for each that is there: numpy arrays, or torch tensors on a device."""
+
+    def __init__(self, block_bytes: int, tensors: bool, device: Any = None) -> None:
+        """InvalidArgument for a device that is none, or that nobody can copy to."""
+        self.blocks: dict[int, Any] = {}
+        self.tensors = tensors
+        self._size = block_bytes
+        where = _device(device)
+        if where is None or where.type == "cpu":
+            self.sink: Sink = HostSink(self._in_host)
+        else:
+            copier = copier_of(where, "device")
+            self.sink = DeviceSink(lambda index: self._keep(index, copier.empty(block_bytes)), copier)
+
+    def _in_host(self, index: int) -> U8Array:
+        if not self.tensors:
+            array: U8Array = self._keep(index, np.empty(self._size, np.uint8))
+            return array
+        import torch  # only those who ask for tensors pay for it
+
+        flat: U8Array = self._keep(index, torch.empty(self._size, dtype=torch.uint8)).numpy()
+        return flat
+
+    def _keep(self, index: int, block: Any) -> Any:
+        self.blocks[index] = block
+        return block
+
+
+def _device(device: Any) -> Any:
+    if device is None:
+        return None
+    import torch
+
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidArgument(f"device: {device!r} ({error})") from error
+
+
+def flat_blocks(values: Any, count: int, block_bytes: int, name: str = "tensors") -> list[Any]:
+    """One flat uint8 view per block: numpy in host memory, torch on a device. `values`: one buffer per block, or
+    one of all blocks, first axis `count`.
 
     Raises InvalidArgument naming index and sizes. No copies are made.
     """
     if is_buffer(values):
         whole = flat_bytes(values, name)
         shape = getattr(values, "shape", None)
-        if whole.size != count * block_bytes or (shape is not None and len(shape) > 1 and shape[0] != count):
+        if len(whole) != count * block_bytes or (shape is not None and len(shape) > 1 and shape[0] != count):
             raise InvalidArgument(
-                f"{name}: {whole.size} bytes of shape {tuple(shape or ())}, "
+                f"{name}: {len(whole)} bytes of shape {tuple(shape or ())}, "
                 f"not {count} blocks of {block_bytes} bytes along the first axis")
         return list(whole.reshape(count, block_bytes))
     if not isinstance(values, Sequence) and not hasattr(values, "__len__"):
@@ -65,16 +107,16 @@ def flat_blocks(values: Any, count: int, block_bytes: int, name: str = "tensors"
         raise InvalidArgument(f"{name}: {len(values)} buffers for {count} ids")
     blocks = [flat_bytes(value, f"{name}[{index}]") for index, value in enumerate(values)]
     for index, block in enumerate(blocks):
-        if block.size != block_bytes:
-            raise InvalidArgument(f"{name}[{index}]: {block.size} bytes, a block has {block_bytes}")
+        if len(block) != block_bytes:
+            raise InvalidArgument(f"{name}[{index}]: {len(block)} bytes, a block has {block_bytes}")
     return blocks
 
 
-def writable_blocks(values: Any, count: int, block_bytes: int) -> list[U8Array]:
+def writable_blocks(values: Any, count: int, block_bytes: int) -> list[Any]:
     """As flat_blocks, for buffers to be written into."""
     blocks = flat_blocks(values, count, block_bytes, "buffers")
     for index, block in enumerate(blocks):
-        if not block.flags.writeable:
+        if isinstance(block, np.ndarray) and not block.flags.writeable:
             raise InvalidArgument(f"buffers[{index}]: read-only")
     return blocks
 
@@ -84,8 +126,9 @@ def is_buffer(value: Any) -> bool:
     return isinstance(value, bytes | bytearray | memoryview | np.ndarray) or _is_tensor(value)
 
 
-def flat_bytes(value: Any, name: str) -> U8Array:
-    """All bytes of one contiguous buffer, as a flat view. InvalidArgument when that needs a copy."""
+def flat_bytes(value: Any, name: str) -> Any:
+    """All bytes of one contiguous buffer, as a flat view: a numpy array, or a torch tensor on a device.
+    InvalidArgument when that needs a copy."""
     if _is_tensor(value):
         return _tensor_bytes(value, name)
     try:
@@ -118,10 +161,8 @@ def _is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _tensor_bytes(tensor: Any, name: str) -> U8Array:
-    if tensor.device.type != "cpu":
-        raise InvalidArgument(f"{name}: on {tensor.device}; copy it to the CPU first")
+def _tensor_bytes(tensor: Any, name: str) -> Any:
     if not tensor.is_contiguous():
         raise InvalidArgument(f"{name}: not contiguous; strides {tensor.stride()}")
-    flat: U8Array = tensor.detach().reshape(-1).view(sys.modules["torch"].uint8).numpy()
-    return flat
+    flat = tensor.detach().reshape(-1).view(sys.modules["torch"].uint8)
+    return flat.numpy() if tensor.device.type == "cpu" else flat

@@ -8,7 +8,7 @@ Get, for clients on another host or without the right to map.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of,
 from tierd_client.routine import Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
+from tierd_client.staging import Blocks, Sink, on_host
 from tierd_client.v1 import blocks_pb2
 
 CHUNK_BYTES = 1 << 20
@@ -35,10 +36,6 @@ GRANTED = 1
 COMMITTED = 1
 
 
-Sink = Callable[[int], U8Array]
-"""Where block `index` of a batch is to be read into: asked for once, and only for blocks that are there."""
-
-
 class Transfer(Protocol):
     """Caller: passes blocks of exactly `block_bytes`, and batches of at most `batch_ids` identities."""
 
@@ -46,7 +43,7 @@ class Transfer(Protocol):
         """Most identities of one batch."""
 
     async def put(
-        self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
+        self, batch: Batch, blocks: Blocks, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         """Stores blocks; what it calls STORED is committed."""
 
@@ -76,7 +73,7 @@ class SharedTransfer:
         return self._session.batch_ids
 
     async def put(
-        self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
+        self, batch: Batch, blocks: Blocks, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         with self._session.hold():
             reply = await self._reserve(batch, tier, wait)
@@ -100,7 +97,7 @@ class SharedTransfer:
         return reply
 
     async def _write(
-        self, batch: Batch, blocks: Sequence[U8Array], grants: list[Grant], tier: Any,
+        self, batch: Batch, blocks: Blocks, grants: list[Grant], tier: Any,
         outcomes: list[PutOutcome],
     ) -> None:
         """Fills and commits slots. On an error all are given back; those that were committed stay so."""
@@ -160,10 +157,13 @@ class SharedTransfer:
         return damaged
 
     def _copy_out(self, batch: Batch, reply: Any, index: int, sink: Sink) -> bool:
-        out = sink(index)
+        out = sink.begin(index)
         deadline = Deadline(self._session.rpc_timeout_s)
         np.copyto(out, self._memory.view(reply.addresses[index], batch.block_bytes, deadline))
-        return self._checks.passes(out, reply.checksums[index])
+        passes = self._checks.passes(out, reply.checksums[index])
+        if passes:
+            sink.ready()
+        return passes
 
 
 class StreamTransfer:
@@ -177,12 +177,14 @@ class StreamTransfer:
         return max(1, min(self._session.batch_ids, STREAM_BATCH_BYTES // block_bytes))
 
     async def put(
-        self, batch: Batch, blocks: Sequence[U8Array], tier: Tier | None, wait: Deadline,
+        self, batch: Batch, blocks: Blocks, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
+        host = await Work(lambda: on_host(blocks))
+        checksums = await Work(lambda: [checksum_of(block) for block in host])
         header = blocks_pb2.PutHeader(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
-            timeout_ms=wait.left_ms(), priority=batch.priority, checksums=[checksum_of(block) for block in blocks])
-        reply = await self._session.call("Put", _messages(header, blocks), wait.left_s())
+            timeout_ms=wait.left_ms(), priority=batch.priority, checksums=checksums)
+        reply = await self._session.call("Put", _messages(header, host), wait.left_s())
         if len(reply.outcomes) != len(batch):
             raise BrokenPeer("Put: the reply is not parallel to the ids")
         return outcomes_of(PutOutcome, reply.outcomes)
@@ -212,12 +214,18 @@ def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> _Read:
     if len(header.outcomes) != len(batch) or header.block_bytes not in (0, batch.block_bytes):
         raise BrokenPeer("Get: the header does not fit the request")
     outcomes = outcomes_of(AcquireOutcome, header.outcomes)
-    there = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
-    outs = [sink(index) for index in there]
-    _fill_from_stream(outs, parts)
-    damaged = [i for i, out in zip(there, outs, strict=True) if checksum_of(out) != header.checksums[i]]
-    for index in damaged:
-        outcomes[index] = AcquireOutcome.LOST
+    data = _Data(parts)
+    damaged = []
+    for index, outcome in enumerate(outcomes):
+        if outcome is AcquireOutcome.LEASED:
+            out = sink.begin(index)
+            data.fill(out)
+            if checksum_of(out) == header.checksums[index]:
+                sink.ready()
+            else:
+                damaged.append(index)
+                outcomes[index] = AcquireOutcome.LOST
+    data.end()
     return outcomes, damaged
 
 
@@ -225,7 +233,7 @@ def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:
     return b"".join(batch.id(grant.index) for grant in grants), [grant.generation for grant in grants]
 
 
-def _messages(header: Any, blocks: Sequence[U8Array]) -> Iterator[Any]:
+def _messages(header: Any, blocks: Blocks) -> Iterator[Any]:
     """The messages of a Put: small blocks share one, large ones are cut. An error in here would leave grpc's
     thread silent and the call hanging to its deadline: nothing in it may raise."""
     yield blocks_pb2.PutRequest(header=header)
@@ -243,19 +251,27 @@ def _messages(header: Any, blocks: Sequence[U8Array]) -> Iterator[Any]:
         yield blocks_pb2.PutRequest(data=b"".join(pieces))
 
 
-def _fill_from_stream(outs: Sequence[U8Array], parts: Iterator[Any]) -> None:
-    """Fills buffers, one after the other, from the data of a stream, which must be exactly as long."""
-    waiting = iter(outs)
-    out, filled = next(waiting, None), 0
-    for part in parts:
-        data = np.frombuffer(part.data, np.uint8)
-        while data.size:
-            if out is None:
-                raise BrokenPeer("Get: more bytes than blocks")
-            piece = data[: out.size - filled]
+class _Data:
+    """The bytes of a stream, cut anew."""
+
+    def __init__(self, parts: Iterator[Any]) -> None:
+        self._parts = parts
+        self._left = np.empty(0, np.uint8)
+
+    def fill(self, out: U8Array) -> None:
+        """The next bytes, as many as there is room for."""
+        filled = 0
+        while filled < out.size:
+            if not self._left.size:
+                part = next(self._parts, None)
+                if part is None:
+                    raise BrokenPeer("Get: the stream ended inside a block")
+                self._left = np.frombuffer(part.data, np.uint8)
+            piece = self._left[: out.size - filled]
             np.copyto(out[filled : filled + piece.size], piece)
-            data, filled = data[piece.size :], filled + piece.size
-            if filled == out.size:
-                out, filled = next(waiting, None), 0
-    if out is not None:
-        raise BrokenPeer("Get: the stream ended inside a block")
+            self._left, filled = self._left[piece.size :], filled + piece.size
+
+    def end(self) -> None:
+        """Reads to the end, where no byte may be left."""
+        if self._left.size or any(len(part.data) for part in self._parts):
+            raise BrokenPeer("Get: more bytes than blocks")

@@ -15,7 +15,7 @@ from tierd_client.transfer import SharedTransfer
 
 def batch_of(ns: Namespace, session: Session, ids: Any) -> Batch:
     """Ids in any accepted form, as a transfer takes them."""
-    return run(ns._routines._batch(session, ns.identities(ids), ""))
+    return run(ns._routines.batch(session, ns.identities(ids), ""))
 
 
 def reserve(ns: Namespace, session: Session, ids: Any, seconds: float = 5.0) -> Any:

@@ -28,6 +28,7 @@ from tierd_client import (
     Tier,
     chain_ids,
     errors,
+    staging,
 )
 
 SIZE = 64 << 10
@@ -253,6 +254,25 @@ def test_errors_are_the_same(client: Any, layout: Layout) -> None:
     client.close()
     with pytest.raises(errors.ClientClosed):
         ns.lookup([b"one"])
+
+
+def test_tensors_of_a_device_go_in_and_out(client: Any, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is put from a device is what a CPU reads, and is read onto the device again, in every tier's way."""
+    torch = pytest.importorskip("torch")
+    from fake_device import LazyCopier, from_device, on_device
+
+    monkeypatch.setitem(staging.COPIERS, "cuda", LazyCopier)
+    LazyCopier.made = []
+    ns, data = client.namespace(layout), _data(9)
+    ids = chain_ids(ns, range(9 * TOKENS))
+    assert ns.put(ids[:5], data[:5]) == [PutOutcome.STORED] * 5
+    assert ns.put(ids, on_device(torch.from_numpy(data))) == [PutOutcome.EXISTS] * 5 + [PutOutcome.STORED] * 4
+    assert _equal(ns.get(ids), data)
+    assert _equal([from_device(one).numpy() for one in ns.get(ids, device="cuda")], data)
+    into = on_device(torch.zeros(9, SIZE, dtype=torch.uint8))
+    assert ns.get_into(ids, into) == [AcquireOutcome.LEASED] * 9
+    assert np.array_equal(from_device(into).numpy(), data)
+    assert not any(copier.pending > 1 for copier in LazyCopier.made)
 
 
 def _damage(server: ServeProcess, client: Any, identity: bytes) -> None:

@@ -1,0 +1,85 @@
+"""Reading the blocks of one namespace, in calls of what the daemon takes at once, and in rounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierd_client.deadline import Deadline
+from tierd_client.format import U8Array
+from tierd_client.identity import Identities, batches, some
+from tierd_client.lease import Pinned, PrivateSlots, SharedSlots
+from tierd_client.outcomes import AcquireOutcome
+from tierd_client.routine import Work
+from tierd_client.session import Session
+from tierd_client.shared_memory import SharedMemory
+from tierd_client.staging import HostSink, Part, Sink
+
+if TYPE_CHECKING:
+    from tierd_client.namespace import NamespaceRoutines
+
+_NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
+
+
+async def read(
+    namespace: NamespaceRoutines, session: Session, ids: Identities, sink: Sink, sequence: str, wait: Deadline,
+) -> list[AcquireOutcome]:
+    """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
+    try:
+        outcomes = await _round(namespace, session, ids, sink, sequence, wait)
+        while not wait.passed():
+            again = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
+            if not again:
+                break
+            got = await _round(namespace, session, some(ids, again), Part(sink, again), sequence, wait)
+            for index, outcome in zip(again, got, strict=True):
+                outcomes[index] = outcome
+            if all(outcome in _NOT_NOW for outcome in got):
+                break
+        return outcomes
+    finally:
+        if sink.pending:
+            await Work(sink.finish)
+
+
+async def _round(
+    namespace: NamespaceRoutines, session: Session, ids: Identities, sink: Sink, sequence: str, wait: Deadline,
+) -> list[AcquireOutcome]:
+    transfer = namespace.transfer(session)
+    outcomes: list[AcquireOutcome] = []
+    for start, part in batches(ids, transfer.batch_ids(namespace.block_bytes(ids))):
+        batch = await namespace.batch(session, part, sequence)
+        outcomes += await transfer.read(batch, Part(sink, range(start, start + len(part))), wait)
+    return outcomes
+
+
+async def pin(
+    namespace: NamespaceRoutines, session: Session, memory: SharedMemory, ids: Identities, sequence: str,
+    wait: Deadline,
+) -> Pinned:
+    """Leases blocks where they are."""
+    client = namespace.client
+    slots = SharedSlots(session, memory, namespace.block_bytes(ids), client.checks, client.connection.sweep)
+    outcomes: list[AcquireOutcome] = []
+    try:
+        for _, part in batches(ids, session.batch_ids):
+            outcomes += await slots.acquire(await namespace.batch(session, part, sequence), wait)
+    except BaseException:
+        await slots.release()
+        raise
+    return Pinned(ids, outcomes, namespace.form(ids), slots)
+
+
+async def copy(
+    namespace: NamespaceRoutines, session: Session, ids: Identities, sequence: str, wait: Deadline,
+) -> Pinned:
+    """What stands for a lease where nothing can be mapped."""
+    blocks: dict[int, U8Array] = {}
+
+    def memory(index: int) -> U8Array:
+        blocks[index] = np.empty(namespace.block_bytes(ids), np.uint8)
+        return blocks[index]
+
+    outcomes = await _round(namespace, session, ids, HostSink(memory), sequence, wait)
+    return Pinned(ids, outcomes, namespace.form(ids), PrivateSlots(blocks))

@@ -1,0 +1,260 @@
+"""Blocks of callers as a transfer takes them: in host memory as they are, on a GPU through pinned host memory.
+
+Bytes of a GPU are copied on a stream of their own, after all that the caller's current stream holds when the call
+begins. Two staging buffers take turns, so that the GPU copies one block while the CPU works on the other. A call
+returns when its copies are done: no event of it is left to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, overload
+
+import numpy as np
+
+from tierd_client.errors import InvalidArgument
+from tierd_client.format import U8Array
+
+DEPTH = 2
+"""Staging buffers of one call."""
+
+Blocks = Sequence[U8Array]
+"""Blocks to be stored. One of a GPU is there until the next one is asked for."""
+
+
+class Sink(Protocol):
+    """Where blocks are read to, by their index in the call; one block at a time."""
+
+    def begin(self, index: int) -> U8Array:
+        """Memory for a block's bytes. Asked for only when it is there."""
+
+    def ready(self) -> None:
+        """The bytes of the block begun last are written, and are right."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether what is ready is still on its way to where the caller has it."""
+
+    def finish(self) -> None:
+        """Waits until nothing is pending; also after an error."""
+
+
+class Copier(Protocol):
+    """Copies between pinned host memory and one device, in the order in which they are started. Memory of either
+    is a flat torch uint8 tensor; what a start returns is what `wait` waits for."""
+
+    def buffer(self, size: int) -> Any:
+        """Pinned host memory."""
+
+    def empty(self, size: int) -> Any:
+        """Memory of the device, for the caller to keep."""
+
+    def start(self, target: Any, source: Any) -> Any:
+        """Starts to copy."""
+
+    def wait(self, started: Any) -> None:
+        """Returns when that copy, and all before it, are done."""
+
+
+class CudaCopier:
+    """A Copier of one GPU. Made on the caller's thread, whose current stream it follows."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self._caller = self._torch.cuda.current_stream(device)
+        self._stream = self._torch.cuda.Stream(device)
+        self._stream.wait_stream(self._caller)
+
+    def buffer(self, size: int) -> Any:
+        return self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
+
+    def empty(self, size: int) -> Any:
+        with self._torch.cuda.stream(self._stream):
+            tensor = self._torch.empty(size, dtype=self._torch.uint8, device=self._stream.device)
+        tensor.record_stream(self._caller)  # freed memory is not handed on while the caller's stream uses it
+        return tensor
+
+    def start(self, target: Any, source: Any) -> Any:
+        with self._torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+            return self._stream.record_event()
+
+    def wait(self, started: Any) -> None:
+        started.synchronize()
+
+
+COPIERS: dict[str, Callable[[Any], Copier]] = {"cuda": CudaCopier}
+"""By torch's type of device."""
+
+
+def copier_of(device: Any, name: str) -> Copier:
+    """For a torch device. InvalidArgument for one that nobody can copy from."""
+    copier = COPIERS.get(device.type)
+    if copier is None:
+        raise InvalidArgument(f"{name}: on {device}; only {', '.join(['cpu', *COPIERS])} can be copied")
+    try:
+        return copier(device)
+    except (AssertionError, RuntimeError) as error:  # torch's words for a GPU that is not there
+        raise InvalidArgument(f"{name}: on {device}, which is not there ({error})") from error
+
+
+def source_of(blocks: list[Any], name: str) -> Blocks:
+    """Blocks (payload.flat_blocks) to be stored. InvalidArgument for several devices in one call."""
+    device = _device_of(blocks, name)
+    return blocks if device is None else DeviceSource(blocks, copier_of(device, name))
+
+
+def sink_of(blocks: list[Any], name: str) -> Sink:
+    """The same to be read into."""
+    device = _device_of(blocks, name)
+    if device is None:
+        return HostSink(blocks.__getitem__)
+    return DeviceSink(blocks.__getitem__, copier_of(device, name))
+
+
+def on_host(blocks: Blocks) -> list[U8Array]:
+    """All blocks at once in host memory; a copy of those of a GPU."""
+    return [block.copy() for block in blocks] if isinstance(blocks, DeviceSource) else list(blocks)
+
+
+def _device_of(blocks: list[Any], name: str) -> Any:
+    """The device that all blocks are on; None for host memory."""
+    devices = [None if isinstance(block, np.ndarray) else block.device for block in blocks]
+    for index, device in enumerate(devices):
+        if device != devices[0]:
+            places = f"on {device or 'cpu'}, {name}[0] on {devices[0] or 'cpu'}"
+            raise InvalidArgument(f"{name}[{index}]: {places}; one call takes blocks of one device")
+    return devices[0] if devices else None
+
+
+class _Staging:
+    """Pinned buffers that take turns, each with the copy that still uses it."""
+
+    def __init__(self, copier: Copier) -> None:
+        self.copier = copier
+        self._buffers: list[Any] = []
+        self._started: list[Any] = [None] * DEPTH
+
+    def buffer(self, index: int, size: int) -> Any:
+        while len(self._buffers) < DEPTH:
+            self._buffers.append(self.copier.buffer(size))
+        return self._buffers[index % DEPTH]
+
+    def started(self, index: int, copy: Any) -> None:
+        self._started[index % DEPTH] = copy
+
+    @property
+    def pending(self) -> bool:
+        return any(copy is not None for copy in self._started)
+
+    def wait(self, index: int) -> None:
+        """Until no copy uses the buffer of that turn."""
+        copy = self._started[index % DEPTH]
+        if copy is not None:
+            self.copier.wait(copy)
+            self._started[index % DEPTH] = None
+
+
+class DeviceSource(Sequence[U8Array]):
+    """Blocks of a device. Asked for one after the other, the next one is on its way meanwhile."""
+
+    def __init__(self, tensors: list[Any], copier: Copier) -> None:
+        self._tensors = tensors
+        self._staging = _Staging(copier)
+        self._held: list[int | None] = [None] * DEPTH
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @overload
+    def __getitem__(self, index: int) -> U8Array: ...
+    @overload
+    def __getitem__(self, index: slice) -> DeviceSource: ...
+    def __getitem__(self, index: int | slice) -> U8Array | DeviceSource:
+        if isinstance(index, slice):
+            return DeviceSource(self._tensors[index], self._staging.copier)
+        for wanted in (index, index + 1):
+            self._fetch(wanted)
+        self._staging.wait(index)
+        block: U8Array = self._staging.buffer(index, 0).numpy()
+        return block
+
+    def __iter__(self) -> Iterator[U8Array]:
+        return (self[index] for index in range(len(self)))
+
+    def _fetch(self, index: int) -> None:
+        if index >= len(self) or self._held[index % DEPTH] == index:
+            return
+        tensor = self._tensors[index]
+        buffer = self._staging.buffer(index, tensor.numel())
+        self._staging.started(index, self._staging.copier.start(buffer, tensor))
+        self._held[index % DEPTH] = index
+
+
+class HostSink:
+    """Into host memory, given by index."""
+
+    def __init__(self, memory: Callable[[int], U8Array]) -> None:
+        self.begin = memory
+
+    def ready(self) -> None:
+        """It is where it should be."""
+
+    @property
+    def pending(self) -> bool:
+        return False
+
+    def finish(self) -> None:
+        """There is nothing to wait for."""
+
+
+class DeviceSink:
+    """Into memory of a device, given by index when a block's bytes are there."""
+
+    def __init__(self, memory: Callable[[int], Any], copier: Copier) -> None:
+        self._memory = memory
+        self._staging = _Staging(copier)
+        self._turn = 0
+        self._target: Any = None
+
+    def begin(self, index: int) -> U8Array:
+        self._turn += 1
+        self._target = self._memory(index)
+        self._staging.wait(self._turn)
+        block: U8Array = self._staging.buffer(self._turn, self._target.numel()).numpy()
+        return block
+
+    def ready(self) -> None:
+        copy = self._staging.copier.start(self._target, self._staging.buffer(self._turn, 0))
+        self._staging.started(self._turn, copy)
+
+    @property
+    def pending(self) -> bool:
+        return self._staging.pending
+
+    def finish(self) -> None:
+        for turn in range(DEPTH):
+            self._staging.wait(turn)
+
+
+class Part:
+    """Some blocks of a call, by their index among these."""
+
+    def __init__(self, sink: Sink, indices: Sequence[int]) -> None:
+        self._sink = sink
+        self._indices = indices
+
+    def begin(self, index: int) -> U8Array:
+        return self._sink.begin(self._indices[index])
+
+    def ready(self) -> None:
+        self._sink.ready()
+
+    @property
+    def pending(self) -> bool:
+        return self._sink.pending
+
+    def finish(self) -> None:
+        self._sink.finish()
