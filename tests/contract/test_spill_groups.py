@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -13,14 +14,15 @@ from redis_contract import PREFIX, RedisContract, new_store
 from tls_files import TlsFiles
 
 from tierd.adapters.envelope import block_key, statistics_key
+from tierd.adapters.resp import Deadline
 from tierd.adapters.spill_redis import RedisSpillStore
 from tierd.core.errors import BlockVanished, SpillDown
 from tierd.core.messages import Record
 from tierd.ports import SpillStore
 from tierd.testing.redis_proxy import RedisProxy
 from tierd.testing.spill_contract import FINGERPRINT, get_new, identity_of, payload_of, put_random
-from tierd.testing.valkey import ExternalValkey
-from tierd.testing.valkey_groups import SentinelGroup, ValkeyCluster
+from tierd.testing.valkey import ExternalValkey, SentinelProcess, free_port
+from tierd.testing.valkey_groups import SentinelGroup, ValkeyCluster, await_true
 
 DEADLINE_S = 5.0
 
@@ -213,3 +215,44 @@ def test_name_in_the_certificate(valkey: ExternalValkey, tmp_path: Path, checked
             assert np.array_equal(put_random(store, 1, 5 << 20)[1], payload_of(1, 5 << 20))
             assert np.array_equal(get_new(store, 1, 5 << 20)[1], payload_of(1, 5 << 20))
         store.close()
+
+
+def test_tls_in_a_cluster(tmp_path: Path) -> None:
+    """The nodes that a cluster names are spoken to over TLS as the first one is."""
+    files = TlsFiles(tmp_path)
+    with (
+        ExternalValkey(tmp_path, cluster_enabled="yes", cluster_port=str(free_port())) as node,
+        RedisProxy(node.unix_url, tls=files.server_context()) as first,
+        RedisProxy(node.unix_url, tls=files.server_context()) as named,
+    ):
+        node.run(b"CLUSTER", b"ADDSLOTSRANGE", b"0", b"16383")
+        node.run(b"CONFIG", b"SET", b"cluster-announce-port", b"%d" % port_of(named))
+        await_true(lambda: b"cluster_state:ok" in node.run(b"CLUSTER", b"INFO"), Deadline(10.0))  # type: ignore[operator]
+        store = new_store(f"rediss+cluster://127.0.0.1:{port_of(first)}?{files.options()}")
+        assert np.array_equal(put_random(store, 1, 1 << 20)[1], get_new(store, 1, 1 << 20)[1])
+        assert (first.commands[b"SET"], named.commands[b"SET"]) == (0, 1)
+        store.close()
+
+
+def test_tls_under_sentinel(tmp_path: Path) -> None:
+    """Sentinels, and the primary that they name, are spoken to over TLS."""
+    files = TlsFiles(tmp_path)
+    sentinel = SentinelProcess(tmp_path / "sentinel", "kv", 500)
+    with (
+        ExternalValkey(tmp_path) as server,
+        RedisProxy(server.unix_url, tls=files.server_context()) as primary,
+        RedisProxy(f"redis://127.0.0.1:{sentinel.port}", tls=files.server_context()) as door,
+    ):
+        sentinel.watch(port_of(primary))
+        with sentinel:
+            await_true(lambda: bool(sentinel.about()), Deadline(10.0))
+            store = new_store(f"rediss+sentinel://127.0.0.1:{port_of(door)}/kv?{files.options()}")
+            assert np.array_equal(put_random(store, 1, 1 << 20)[1], get_new(store, 1, 1 << 20)[1])
+            assert door.commands[b"SENTINEL"] == primary.commands[b"SET"] == 1
+            store.close()
+
+
+def port_of(proxy: RedisProxy) -> int:
+    port = urlsplit(proxy.url).port
+    assert port is not None
+    return port

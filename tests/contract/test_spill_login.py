@@ -189,7 +189,7 @@ def test_password_file_that_goes_away(locked: ExternalValkey, tmp_path: Path) ->
     file.write_text(PASSWORD)
     store = new_store(f"redis://127.0.0.1:{locked.port}?password_file={file}")
     file.unlink()
-    with pytest.raises(SpillDown, match="password_file cannot be read"):
+    with pytest.raises(SpillDown, match=r"no password: password_file: .*No such file"):
         put_random(store, 1)
     store.close()
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socketserver
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierd.adapters.redis_client import RedisClient
+from tierd.adapters.redis_client import TURNS_MAX, RedisClient
 from tierd.adapters.redis_faults import FAILURES
 from tierd.adapters.redis_route import NODES_MAX, Pools, host_and_port, redirection, slot_map
 from tierd.adapters.redis_url import parse_redis_url
@@ -115,35 +117,79 @@ def test_redirections(line: bytes, found: tuple[int, str, int]) -> None:
     assert redirection(ReplyError(line)) == found
 
 
-class Circle(socketserver.BaseRequestHandler):
-    """A cluster of one node that owns all slots and sends every command on, to itself."""
+class Node(socketserver.BaseRequestHandler):
+    """A cluster of one node that owns all slots, and answers each GET and UNLINK with the next of `lines`, the last
+    of them for ever. `%d` in a line is its own port."""
+
+    lines: ClassVar[list[bytes]] = []
 
     def handle(self) -> None:
         port = self.server.server_address[1]
         slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % port
         while said := self.request.recv(10_000):
             count = said.count(b"UNLINK") + said.count(b"GET")
-            answer = b"-MOVED 5 127.0.0.1:%d\r\n" % port * count
-            self.request.sendall(b"+PONG\r\n" if b"PING" in said else slots if b"SLOTS" in said else answer)
+            answers = b"".join(self.next_line().replace(b"%d", b"%d" % port) for _ in range(count))
+            asking = b"+OK\r\n" * said.count(b"ASKING")
+            told = b"+PONG\r\n" if b"PING" in said else slots if b"SLOTS" in said else asking + answers
+            self.request.sendall(told)
+
+    def next_line(self) -> bytes:
+        return self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
 
 
-def test_sent_in_circles() -> None:
-    """Servers that send commands around for ever are given up after a few turns, long before the deadline."""
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Circle) as server:
+@contextmanager
+def cluster_of(*lines: bytes) -> Iterator[RedisClient]:
+    handler = type("Scripted", (Node,), {"lines": list(lines)})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         client = RedisClient(f"redis+cluster://127.0.0.1:{server.server_address[1]}", 2, 5.0)
-        with pytest.raises(SpillDown, match="from server to server"):
-            client.batch([(b"UNLINK", b"x"), (b"UNLINK", b"y")], Deadline(30.0))
-        deadline = Deadline(30.0)
-
-        def talk(wire: Wire) -> Reply:
-            wire.send([command(b"GET", b"x")], deadline)
-            return wire.reply(deadline)
-
-        with pytest.raises(SpillDown, match="from server to server"):
-            client.exchange(b"x", talk, deadline)
+        yield client
         client.close()
         server.shutdown()
+
+
+def get(client: RedisClient) -> Reply:
+    deadline = Deadline(30.0)
+
+    def talk(wire: Wire) -> Reply:
+        wire.send([command(b"GET", b"x")], deadline)
+        return wire.reply(deadline)
+
+    return client.exchange(b"x", talk, deadline)
+
+
+def unlink(client: RedisClient) -> Reply:
+    (answer,) = client.batch([(b"UNLINK", b"x")], Deadline(30.0))
+    assert not isinstance(answer, ReplyError)
+    return answer
+
+
+BOTH = pytest.mark.parametrize("call", [get, unlink])
+
+
+@BOTH
+@pytest.mark.parametrize("turns", range(TURNS_MAX))
+def test_redirections_are_followed(call: Callable[[RedisClient], Reply], turns: int) -> None:
+    """A command arrives in TURNS_MAX turns at most, whether by MOVED or by ASK."""
+    sent_on = [b"-MOVED 5 127.0.0.1:%d\r\n", b"-ASK 5 :%d\r\n"] * TURNS_MAX
+    with cluster_of(*sent_on[:turns], b":1\r\n") as client:
+        assert call(client) == 1
+
+
+@BOTH
+@pytest.mark.parametrize("line", [b"-MOVED 5 127.0.0.1:%d\r\n", b"-ASK 5 127.0.0.1:%d\r\n"])
+def test_sent_in_circles(call: Callable[[RedisClient], Reply], line: bytes) -> None:
+    """Servers that send a command around for ever are given up after a few turns, long before the deadline."""
+    with cluster_of(line) as client, pytest.raises(SpillDown, match="from server to server"):
+        call(client)
+
+
+@BOTH
+@pytest.mark.parametrize("line", [b"-MOVED\r\n", b"-MOVED 99999 a:1\r\n", b"-ASK 5 a\r\n"])
+def test_redirection_to_nowhere(call: Callable[[RedisClient], Reply], line: bytes) -> None:
+    """A redirection that cannot be meant is SpillDown and quoted."""
+    with cluster_of(line) as client, pytest.raises(SpillDown, match="protocol"):
+        call(client)
 
 
 INFO = {"redis_version": "7.2.4", "maxmemory": "1000", "maxmemory_policy": "noeviction"}

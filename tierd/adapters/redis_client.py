@@ -51,7 +51,7 @@ class RedisClient:
                         wire.reply(deadline)
                     return talk(wire)
             except FAILURES as error:
-                sent_to = self._route.redirected(error, place.pool)
+                sent_to = self._redirected(error, place.pool)
                 if sent_to is None:
                     self._look_elsewhere(place.pool, error, deadline)
         raise self._astray()
@@ -89,24 +89,28 @@ class RedisClient:
 
     def _batch(self, commands: Sequence[Words], deadline: Deadline) -> list[Answer]:
         answers: dict[int, Answer] = {}
-        sent_to: dict[int, Place] = {}
+        left: dict[int, Place | None] = dict.fromkeys(range(len(commands)))
         for _ in range(TURNS_MAX):
-            left = [n for n in range(len(commands)) if n not in answers]
-            if not left:
-                return [answers[n] for n in range(len(commands))]
-            places = {n: sent_to.get(n) or self._place(commands[n][1], deadline) for n in left}
-            sent_to = {}
+            places = {n: place or self._place(commands[n][1], deadline) for n, place in left.items()}
             try:
                 found = _turn(commands, places, deadline)
             except _ServerFailed as failed:
                 self._look_elsewhere(failed.pool, failed.error, deadline)
+                left = dict.fromkeys(left)
                 continue
-            for n, answer in found.items():
-                if isinstance(answer, ReplyError) and (place := self._route.redirected(answer, places[n].pool)):
-                    sent_to[n] = place
-                else:
-                    answers[n] = answer
+            answers |= found
+            sent_to = {n: self._redirected(answer, places[n].pool) for n, answer in found.items()}
+            left = {n: place for n, place in sent_to.items() if place is not None}
+            if not left:
+                return [answers[n] for n in range(len(commands))]
         raise self._astray()
+
+    def _redirected(self, answer: object, pool: RedisPool) -> Place | None:
+        """Where a server of the pool sends the command that it answered so."""
+        if not isinstance(answer, ReplyError):
+            return None
+        with in_our_words(pool.address):
+            return self._route.redirected(answer, pool)
 
     def _look_elsewhere(self, pool: RedisPool, error: Exception, deadline: Deadline) -> None:
         """Returns when the server that failed is none of ours any more; else raises the failure as a SpillError."""

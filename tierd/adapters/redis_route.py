@@ -44,8 +44,8 @@ class Route(Protocol):
     def servers(self, deadline: Deadline) -> Sequence[RedisPool]:
         """All servers that hold keys."""
 
-    def redirected(self, error: Exception, pool: RedisPool) -> Place | None:
-        """Where the error of a server of the pool sends its command."""
+    def redirected(self, error: ReplyError, pool: RedisPool) -> Place | None:
+        """Where the error of a server of the pool sends its command. ProtocolError when that cannot be."""
 
     def suspect(self, pool: RedisPool) -> None:
         """The server did not answer as the right one would."""
@@ -75,7 +75,7 @@ class OneServer:
     def servers(self, _deadline: Deadline) -> Sequence[RedisPool]:
         return (self._pool,)
 
-    def redirected(self, _error: Exception, _pool: RedisPool) -> Place | None:
+    def redirected(self, _error: ReplyError, _pool: RedisPool) -> Place | None:
         return None
 
     def suspect(self, _pool: RedisPool) -> None:
@@ -181,7 +181,7 @@ class SentinelRoute:
     def servers(self, deadline: Deadline) -> Sequence[RedisPool]:
         return (self.place(b"", deadline).pool,)
 
-    def redirected(self, _error: Exception, _pool: RedisPool) -> Place | None:
+    def redirected(self, _error: ReplyError, _pool: RedisPool) -> Place | None:
         return None
 
     def suspect(self, _pool: RedisPool) -> None:
@@ -225,8 +225,8 @@ class ClusterRoute:
         self._knowledge.refresh(deadline)
         return tuple(dict.fromkeys(self._slots))
 
-    def redirected(self, error: Exception, pool: RedisPool) -> Place | None:
-        if not isinstance(error, ReplyError) or error.code not in ("MOVED", "ASK"):
+    def redirected(self, error: ReplyError, pool: RedisPool) -> Place | None:
+        if error.code not in ("MOVED", "ASK"):
             return None
         slot, host, port = redirection(error)
         there = self._pools.at(host or pool.address.host, port)

@@ -20,6 +20,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError
 
+from tierd.adapters.secret_files import read_secret
 from tierd.core.errors import InvalidInput
 
 FIELD = "spill"
@@ -27,7 +28,6 @@ FIELD = "spill"
 SERVER_PORT = 6379
 SENTINEL_PORT = 26379
 SEEDS_MAX = 64
-PASSWORD_BYTES_MAX = 4096
 OWN_OPTIONS = frozenset(("password_file", "sentinel_username", "sentinel_password_file"))
 FILE_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "password_file", "sentinel_password_file")
 URL_OPTIONS = OWN_OPTIONS | {
@@ -219,8 +219,7 @@ class _FileLogin(CredentialProvider):
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         try:
-            with self._file.open("rb") as file:
-                password = file.read(PASSWORD_BYTES_MAX).decode().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise AuthenticationError(f"password_file cannot be read: {type(error).__name__}") from None
+            password = read_secret(self._file, "password_file").decode("utf-8", "replace").strip()
+        except InvalidInput as error:
+            raise AuthenticationError(f"no password: {error}") from None
         return (self._user, password) if self._user else (password,)

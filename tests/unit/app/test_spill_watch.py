@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from app_moves import DEADLINE_S, SIZE, Results, arena, block, make_mover, move
+from structlog.testing import capture_logs
 
 from tierd.adapters.spill_memory import MemorySpillStore
 from tierd.app import spill_watch
@@ -13,6 +14,7 @@ from tierd.app.mover import Mover
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core.engine import Engine, EngineSettings, Tables, TierSpec
+from tierd.core.errors import SpillDown
 from tierd.core.messages import Tier
 from tierd.ports import SpillHealth
 from tierd.testing.faulty import Fault, FaultySpillStore, Operation
@@ -174,6 +176,27 @@ def test_a_store_that_breaks_its_contract_is_down() -> None:
         assert "ValueError" in bench.watch.detail
         bench.store.probe = right  # type: ignore[method-assign]
         await bench.until(lambda: bench.watch.is_up)
+
+    watched(body)
+
+
+def test_notes_are_logged_once() -> None:
+    """What a probe has to say of the server is logged when it changes, not at each probe."""
+
+    async def body(bench: Bench) -> None:
+        answers = ["a", "a", "b", "b", ""]
+
+        def noted(deadline_s: float) -> SpillHealth:
+            if not answers:
+                raise SpillDown("all is said")
+            return SpillHealth(same=True, detail=answers.pop(0))
+
+        with capture_logs() as told:
+            await bench.until(lambda: bench.watch.is_up)
+            bench.store.probe = noted  # type: ignore[method-assign]
+            await bench.until(lambda: not bench.watch.is_up)
+        notes = [line["detail"] for line in told if line["event"] == "spill_notes"]
+        assert notes == ["a", "b", "none any more"]
 
     watched(body)
 
