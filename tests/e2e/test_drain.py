@@ -10,7 +10,7 @@ from block_pattern import pattern
 
 from tierd.testing.serve import StartDaemon
 from tierd.testing.valkey import ExternalValkey
-from tierd_client import AsyncClient, Client, FailedPrecondition, Layout, PutOutcome
+from tierd_client import AsyncClient, Client, FailedPrecondition, Layout, PutOutcome, plain_ids
 from tierd_client.admin import DrainState
 
 BLOCK_BYTES = 64 << 10
@@ -47,3 +47,27 @@ def test_either_twin_drains(daemon: StartDaemon, valkey: ExternalValkey) -> None
         assert client.admin.clear(tier="host").host_blocks == BLOCKS
         found = client.namespace(LAYOUT).get(NAMES, timeout_s=10)
         assert all((np.asarray(block) == value).all() for block, value in zip(found, values(), strict=True))
+
+
+def test_a_drained_daemon_serves_without_its_memory(daemon: StartDaemon, valkey: ExternalValkey) -> None:
+    """After a drain the machine's memory may go: a daemon that starts empty on the same server serves every
+    block, with its record."""
+    one = daemon(spill=valkey.unix_url)
+    one.event("spill_up")
+    with Client(one.address) as client:
+        ns = client.namespace(LAYOUT)
+        ns.put(NAMES, values())
+        before = [record.touches for record in client.admin.describe(plain_ids(ns, NAMES)) if record is not None]
+        assert list(client.admin.drain())[-1].stored_blocks == BLOCKS
+    one.kill()
+    for path in one.shm_dir.iterdir():
+        path.unlink()
+    one.start()
+    one.event("spill_up")
+    with Client(one.address) as client:
+        ns = client.namespace(LAYOUT)
+        found = ns.get(NAMES, timeout_s=10)
+        assert all(block is not None for block in found)
+        assert all((np.asarray(block) == value).all() for block, value in zip(found, values(), strict=True))
+        after = [record.touches for record in client.admin.describe(plain_ids(ns, NAMES)) if record is not None]
+        assert after == [touches + 1 for touches in before]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -12,7 +13,8 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, run, until
 
-from tierd.core.messages import Tier
+from tierd.app.finder import Finder
+from tierd.core.messages import SpillState, Tier
 from tierd.testing.faulty import Fault, Operation
 from tierd.web.metrics import METRICS, NAMESPACES_SHOWN, PROCESS, Exporter
 from tierd_client.layout import Layout
@@ -75,21 +77,53 @@ async def live(d: Daemon, script: Switch, scrapes: list[Scrape]) -> None:
         await d.store_blocks(session, block_ids(seed, namespace=namespace))
     await d.evict(block_ids(18), None, allow_drop=True)
     look()
+    await hint(d, session, script, look)
+    await find(d, session)
+    d.engine.state.settings = replace(d.engine.state.settings, spill_write="on_reuse")
+    d.engine.state.storing.stored_from = 2
+    for seed in range(30, 40):
+        await d.store_blocks(session, block_ids(seed))
+    look()
     await hang(d, script, look)
     script.fault = Fault.DOWN
-    await d.evict(block_ids(19))
+    await d.evict(block_ids(39))
     await until(lambda: not d.watch.is_up)
     look()
     script.fault = Fault.NONE
 
 
-async def hang(d: Daemon, script: Switch, look: object) -> None:
+async def hint(d: Daemon, session: int, script: Switch, look: Callable[[], None]) -> None:
+    """A block is pinned, another one prefetched from a spill tier that takes its time."""
+    await d.evict(block_ids(10))
+    await d.blocks.Pin(pb.PinRequest(blocks=block_ids(19)), timeout=DEADLINE_S)
+    script.operation, script.fault = Operation.GET, Fault.DELAY
+    prefetch = pb.PrefetchRequest(session=session, blocks=block_ids(10))
+    await d.blocks.Prefetch(prefetch, timeout=DEADLINE_S)
+    look()
+    script.operation, script.fault = Operation.PUT, Fault.NONE
+    d.faulty.resume.set()
+    await d.blocks.Unpin(pb.UnpinRequest(blocks=block_ids(19)), timeout=DEADLINE_S)
+    await until(lambda: d.service.occupancy().moves_in_flight == 0)
+    d.faulty.resume.clear()
+
+
+async def find(d: Daemon, session: int) -> None:
+    """What the catalog has forgotten is found in the spill store."""
+    await d.evict(block_ids(11))
+    d.service.writer.step(SpillState(up=True, forgotten=True))
+    d.store.shared = True  # type: ignore[misc]
+    d.service.finder = Finder(d.service.writer, d.service.mover, d.service.namespaces, timeout_s=5.0, ttl_s=1.0)
+    found = await d.acquire(session, block_ids(11, 98), timeout_ms=5000)
+    await d.release(session, found.lease)
+
+
+async def hang(d: Daemon, script: Switch, look: Callable[[], None]) -> None:
     """Stores that do not end: calls wait, moves queue."""
     script.fault = Fault.DELAY
     async with asyncio.TaskGroup() as group:
-        evicting = group.create_task(d.evict(block_ids(14, 15, 16, 17)))
+        evicting = group.create_task(d.evict(block_ids(34, 35, 36, 37)))
         await until(lambda: d.service.mover.queued_moves["spill"] > 0)
-        look()  # type: ignore[operator]
+        look()
         script.fault = Fault.NONE
         d.faulty.resume.set()
         await evicting

@@ -69,12 +69,12 @@ class Readiness:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._trials = {tier: _Trial(self._trial_of(tier)) for tier in Tier if service.is_on(tier)}
+        self._trials = {tier: _Trial(self._trial_of(tier)) for tier in Tier}
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """Those that are on."""
-        return tuple(self._trials)
+        """Those that are on now."""
+        return tuple(tier for tier in Tier if self._service.is_on(tier))
 
     async def run(self) -> None:
         """Carries trials out until cancelled."""

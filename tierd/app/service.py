@@ -84,7 +84,7 @@ class Service:
         self.measures = mover.measures
         self._is_draining = False
         self._spill_watch = spill_watch
-        self._finder = finder
+        self.finder = finder
         self._spill_switch = spill_switch
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="tierd-registrar")
         self.policy_epoch = self.occupancy().policy_epoch
@@ -492,8 +492,8 @@ class Service:
         return self._spill_switch
 
     async def _find(self, blocks: m.Ids, deadline: float) -> None:
-        if self._finder is not None:
-            await self._finder.find(blocks, deadline)
+        if self.finder is not None:
+            await self.finder.find(blocks, deadline)
 
     def _give_back(self, command: m.Abort | m.Release) -> None:
         if isinstance(command, m.Abort) and not len(command.ids):

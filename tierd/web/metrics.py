@@ -35,14 +35,18 @@ class Snapshot:
     serving: dict[Tier, bool]
     queued: dict[str, int]
     calls_waiting: int
+    looks: dict[str, int]
 
     @classmethod
     def of(cls, service: Service) -> Snapshot:
-        on = [tier for tier in Tier if service.is_on(tier)]
+        on, finder = [tier for tier in Tier if service.is_on(tier)], service.finder
+        looks = {} if finder is None else {
+            "found": finder.found, "absent": finder.looked - finder.found, "skipped": finder.skipped,
+        }
         return cls(
             service.occupancy(), service.shares(), service.measures,
             {tier: service.tier_state(tier).serving for tier in on}, service.mover.queued_moves,
-            service.writer.calls_waiting,
+            service.writer.calls_waiting, looks,
         )
 
 
@@ -95,6 +99,12 @@ def _namespaces(snapshot: Snapshot) -> Samples:
             yield ("other", "", _name(one.tier)), sum(_bytes_in(share, one.tier) for share in rest)
 
 
+def _shed(snapshot: Snapshot) -> Samples:
+    for one in snapshot.occupancy.tiers:
+        if one.tier is Tier.SPILL:
+            yield from (((reason,), count) for reason, count in one.shed_total.items())
+
+
 def _failed_moves(snapshot: Snapshot) -> Samples:
     for (edge, cause), count in snapshot.measures.failed_moves.items():
         yield (_edge(edge), cause.value), count
@@ -135,6 +145,11 @@ METRICS = (
            _each_tier(lambda one: one.demoted_total)),
     Metric("tierd_promoted_blocks_total", ("tier",), "Blocks copied up into the tier.",
            _each_tier(lambda one: one.promoted_total)),
+    Metric("tierd_shed_blocks_total", ("reason",), "Blocks not stored in the spill tier: rate (over its byte "
+           "rate), busy (loads go first), full, unused (spill_write = on_reuse).", _shed),
+    Metric("tierd_spill_looks_total", ("outcome",), "Unknown identities looked for in the spill store: found, "
+           "absent, skipped (too much was under way).",
+           lambda snapshot: [((outcome,), count) for outcome, count in snapshot.looks.items()]),
     Metric("tierd_moved_bytes_total", ("edge",), "Bytes of blocks that moves carried, by edge (host_to_spill).",
            lambda snapshot: [((_edge(edge),), size) for edge, size in snapshot.measures.moved_bytes.items()]),
     Metric("tierd_failed_moves_total", ("edge", "reason"), "Moves that failed: lost (the source vanished or was "
@@ -164,6 +179,12 @@ METRICS = (
     Metric("tierd_sequences", (), "Running requests.", _whole(lambda snapshot: snapshot.occupancy.sequences)),
     Metric("tierd_leases", (), "Blocks under lease, over all tiers.",
            _whole(lambda snapshot: snapshot.occupancy.leases)),
+    Metric("tierd_pinned_blocks", (), "Identities that are pinned.",
+           _whole(lambda snapshot: snapshot.occupancy.pinned_blocks)),
+    Metric("tierd_pinned_bytes", (), "Bytes of slots that pins take of their quota.",
+           _whole(lambda snapshot: snapshot.occupancy.pinned_bytes)),
+    Metric("tierd_prefetches", (), "Prefetches that are not done.",
+           _whole(lambda snapshot: snapshot.occupancy.prefetches)),
     Metric("tierd_step", (), "The clock of accesses.", _whole(lambda snapshot: snapshot.occupancy.step)),
 )
 """Everything that is exported, beside PROCESS."""
