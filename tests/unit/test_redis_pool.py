@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,14 @@ def test_login_of_servers_and_of_sentinels(tmp_path: Path) -> None:
 
 
 def test_what_redis_py_gives(tmp_path: Path) -> None:
-    """A connection of redis-py has, after its handshake, a socket on which nothing is left to read."""
+    """A connection of redis-py has, after its handshake, a socket on which nothing is left to read, and that the
+    kernel keeps alive: an idle one that a firewall forgot is found out before it is used."""
     with ExternalValkey(tmp_path) as server:
         connection = address_of(server.tcp_url + "/1").connection(5.0)
         connection.connect()
         assert connection._get_socket() is connection._sock
         assert not connection.can_read(0)
+        assert connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert connection.retry.get_retries() == 0
         assert connection.get_protocol() == 2
         connection.disconnect()
