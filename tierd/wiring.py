@@ -13,7 +13,7 @@ import os
 import resource
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +22,9 @@ from importlib.metadata import version
 import structlog
 
 from tierd.adapters.arena_host import HostArena
-from tierd.adapters.attach import AttachServer, Offer
+from tierd.adapters.attach import AttachServer, DeviceSegment, Offer
 from tierd.adapters.device import Device
+from tierd.adapters.hbm_arena import HbmArena
 from tierd.adapters.instance import StateDirectory
 from tierd.adapters.lent import LentMemory
 from tierd.adapters.memory import MemoryPlan, SharedMemory, Start, open_memory
@@ -80,7 +81,7 @@ class Ground:
     access: Access
     tls: Tls | None
     lent: LentMemory | None = None
-    pin: Callable[[Sequence[U8Array]], int] | None = None
+    on_device: HbmArena | None = None
 
 
 def serve(settings: Settings) -> None:
@@ -115,8 +116,9 @@ def lay_ground(settings: Settings, held: ExitStack) -> Ground:
     if lent is not None:
         held.callback(lent.close)
     _say_what_was_found(memory)
-    pin = getattr(arenas.get(Tier.HBM), "pin", None)
-    return Ground(settings, state, boot, memory, arenas, spill, access, tls, lent, pin)
+    hbm = arenas.get(Tier.HBM)
+    on_device = hbm if isinstance(hbm, HbmArena) else None
+    return Ground(settings, state, boot, memory, arenas, spill, access, tls, lent, on_device)
 
 
 async def _live(ground: Ground) -> None:
@@ -238,7 +240,6 @@ def _arenas(settings: Settings, memory: SharedMemory) -> dict[Tier, ArenaStore]:
         use_one_thread()
         arenas[Tier.HBM] = HbmCpuTwin(arrays(settings.hbm_segments))
     elif settings.hbm_bytes:
-        from tierd.adapters.hbm_arena import HbmArena
         from tierd.adapters.hbm_cuda import CudaDevice
 
         arenas[Tier.HBM] = HbmArena(CudaDevice(settings.hbm_device), dict(settings.hbm_segments))
@@ -303,7 +304,8 @@ def _memory_stage(ground: Ground) -> Stage:
     host = [ground.memory.segments[number].array() for number, _ in ground.settings.host_segments]
 
     def report(event: str, size: int) -> None:
-        pinned = ground.pin(host) if event == "populated" and ground.pin is not None else 0
+        on_device = ground.on_device if event == "populated" else None
+        pinned = on_device.pin(host) if on_device is not None else 0
         log.info(event, bytes=size, pinned_bytes=pinned)
 
     populator = Populator(arrays, report)
@@ -323,7 +325,7 @@ def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Sta
     by_tier = {Tier.HOST: ground.settings.host_segments, Tier.HBM: ground.settings.hbm_segments}
     segments = [(number, tier, memory.segments[number]) for tier in mappable for number, _ in by_tier[tier]]
     watch = ProcessWatch(service.process_ended)
-    offer = Offer(ground.boot, memory.files["catalog"], segments)
+    offer = Offer(ground.boot, memory.files["catalog"], segments, devices=_device_segments(ground))
     server = AttachServer(ground.settings.attach_path, offer, service, watch, ground.lent)
 
     async def start() -> None:
@@ -335,6 +337,17 @@ def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Sta
         watch.close()
 
     return Stage("attach", start=start, run=server.serve, stop=stop)
+
+
+def _device_segments(ground: Ground) -> dict[int, DeviceSegment]:
+    arena = ground.on_device
+    if arena is None:
+        return {}
+    sizes = dict(ground.settings.hbm_segments)
+    return {
+        number: DeviceSegment(Tier.HBM, sizes[number], arena.device_name, handle)
+        for number, handle in arena.handles().items()
+    }
 
 
 def _rpc_stages(ground: Ground, service: Service, health_changed: asyncio.Event) -> list[Stage]:

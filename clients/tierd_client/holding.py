@@ -39,10 +39,11 @@ class Batch:
         return identity
 
 
-async def acquire(session: Session, batch: Batch, wait: Deadline) -> Any:
-    """One Acquire; the reply is checked to be parallel to the ids."""
+async def acquire(session: Session, batch: Batch, wait: Deadline, device: bool = False) -> Any:
+    """One Acquire; the reply is checked to be parallel to the ids. `device`: also of copies on a GPU."""
     request = blocks_pb2.AcquireRequest(
-        session=session.id, blocks=batch.blocks, sequence=batch.sequence, timeout_ms=wait.left_ms())
+        session=session.id, blocks=batch.blocks, sequence=batch.sequence, timeout_ms=wait.left_ms(),
+        device_memory=device)
     reply = await taking(session, "Acquire", request, wait.left_s())
     if not len(reply.outcomes) == len(reply.addresses) == len(reply.checksums) == len(batch):
         raise BrokenPeer("Acquire: the reply is not parallel to the ids")

@@ -39,27 +39,29 @@ class SharedSlots:
 
     def __init__(
         self, session: Session, memory: SharedMemory, block_bytes: int, checks: Checks,
-        after_release: Callable[[], None],
+        after_release: Callable[[], None], device: bool = False,
     ) -> None:
-        """Takes a hold on the session; `release` drops it."""
+        """Takes a hold on the session; `release` drops it. `device`: slots may be in a GPU's memory."""
         session.take_hold()
         self._session = session
         self._memory = memory
         self._block_bytes = block_bytes
         self._checks = checks
         self._after_release = after_release
+        self._device = device
         self._addresses: list[int] = []
         self._leases: list[int] = []
         self._damaged: list[tuple[Any, list[int]]] = []
 
     async def acquire(self, batch: Batch, wait: Deadline) -> list[AcquireOutcome]:
         """Leases the next blocks. One that is found damaged is LOST, and told when it is given back."""
-        reply = await acquire(self._session, batch, wait)
+        reply = await acquire(self._session, batch, wait, self._device)
         outcomes = outcomes_of(AcquireOutcome, reply.outcomes)
         start = len(self._addresses)
         self._addresses += reply.addresses
         self._leases += [reply.lease] if reply.lease else []
-        if not self._memory.has(reply.addresses):  # the arena has grown: later looks at blocks ask nobody
+        # Where the arena has grown: later looks at blocks ask nobody.
+        if not self._device and not self._memory.has(reply.addresses):
             await Work(lambda: self._memory.refresh(self._deadline()))
         leased = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
         if leased and self._checks.compares:
@@ -71,9 +73,14 @@ class SharedSlots:
         return outcomes
 
     def array(self, index: int) -> U8Array:
+        if self._on_device(index):
+            copied: U8Array = self.tensor(index).cpu().numpy()
+            return copied
         return self._memory.view(self._addresses[index], self._block_bytes, self._deadline())
 
     def tensor(self, index: int) -> Any:
+        if self._on_device(index):
+            return self._memory.device_tensor(self._addresses[index], self._block_bytes, self._deadline())
         return self._memory.tensor(self._addresses[index], self._block_bytes, self._deadline())
 
     async def release(self) -> None:
@@ -88,6 +95,9 @@ class SharedSlots:
             await self._checks.report(self._session, blocks, damaged)
         if self._session.is_lost():
             await Work(self._after_release)
+
+    def _on_device(self, index: int) -> bool:
+        return self._device and not self._memory.is_mapped(self._addresses[index])
 
     def _deadline(self) -> Deadline:
         return Deadline(self._session.rpc_timeout_s)

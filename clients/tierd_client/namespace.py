@@ -161,7 +161,7 @@ class NamespaceRoutines:
         worth = said(Priority, priority, "priority")
 
         async def store(session: Session) -> list[PutOutcome]:
-            transfer = self.transfer(session)
+            transfer = self.transfer(session, target)
             outcomes: list[PutOutcome] = []
             for start, part in batches(ids, transfer.batch_ids(size)):
                 batch = replace(await self.batch(session, part, name), priority=worth)
@@ -173,16 +173,19 @@ class NamespaceRoutines:
     # --- bytes out ------------------------------------------------------------------------------------
 
     async def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, device: bool = False,
     ) -> Pinned:
-        """Pins blocks where they can be read in place, promoting from below while it waits. An access."""
+        """Pins blocks where they can be read in place, promoting from below while it waits. An access.
+
+        `device`: blocks that the daemon has in a GPU's memory are read there: `tensors` are on that GPU.
+        """
         ids = self.identities(ids)
         name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def pin(session: Session) -> Pinned:
             if session.memory is None:
                 return await reading.copy(self, session, ids, name, wait)
-            return await reading.pin(self, session, session.memory, ids, name, wait)
+            return await reading.pin(self, session, session.memory, ids, name, wait, device)
 
         return await self.make(pin, timeout_s)
 
@@ -374,9 +377,9 @@ class NamespaceRoutines:
         """Makes calls in a session that lives; see Connection.make."""
         return await self.client.connection.make(call, wait_s)
 
-    def transfer(self, session: Session) -> Transfer:
-        """How bytes go in a session."""
-        if session.memory is None:
+    def transfer(self, session: Session, tier: Tier | None = None) -> Transfer:
+        """How bytes go in a session; into a `tier` that is on a device they go by stream."""
+        if session.memory is None or (tier is Tier.HBM and not session.memory.maps_tier(tier)):
             return StreamTransfer(session, self.client.checks)
         return SharedTransfer(session, session.memory, self.client.checks)
 
@@ -449,9 +452,9 @@ class Namespace(_Named, BlockingHints):
 
     @described_by(NamespaceRoutines.acquire)
     def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, device: bool = False,
     ) -> Lease:
-        return Lease(self._acquire(ids, timeout_s, sequence), self._perform)
+        return Lease(self._acquire(ids, timeout_s, sequence, device), self._perform)
 
     @described_by(NamespaceRoutines.sequence)
     def sequence(self, name: str, ids: Any, priority: Priority | str | None = None) -> Sequence:
@@ -478,10 +481,10 @@ class AsyncNamespace(_Named, AwaitingHints):
 
     @described_by(NamespaceRoutines.acquire)
     def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, device: bool = False,
     ) -> Opening[AsyncLease]:
         async def acquired() -> AsyncLease:
-            return AsyncLease(await self._acquire(ids, timeout_s, sequence), self._perform)
+            return AsyncLease(await self._acquire(ids, timeout_s, sequence, device), self._perform)
 
         return Opening(acquired())
 

@@ -56,11 +56,12 @@ async def _round(
 
 async def pin(
     namespace: NamespaceRoutines, session: Session, memory: SharedMemory, ids: Identities, sequence: str,
-    wait: Deadline,
+    wait: Deadline, device: bool,
 ) -> Pinned:
-    """Leases blocks where they are."""
+    """Leases blocks where they are, also on a `device`."""
     client = namespace.client
-    slots = SharedSlots(session, memory, namespace.block_bytes(ids), client.checks, client.connection.sweep)
+    slots = SharedSlots(
+        session, memory, namespace.block_bytes(ids), client.checks, client.connection.sweep, device)
     outcomes: list[AcquireOutcome] = []
     try:
         for _, part in batches(ids, session.batch_ids):

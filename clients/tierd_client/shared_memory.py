@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from tierd_client.errors import (
     Unavailable,
 )
 from tierd_client.format import CATALOG_MAGIC, FormatError, Table, U8Array
+
+if TYPE_CHECKING:
+    from tierd_client.cuda import OpenedHandle
 
 FRAME_BYTES_MAX = 4096
 DESCRIPTORS_MAX = 253
@@ -63,6 +66,7 @@ class SharedMemory:
         self._lock = threading.Lock()
         self._segments: dict[int, _Segment] = {}
         self._catalog: U8Array | None = None
+        self._opened: dict[int, OpenedHandle] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.settimeout(_timeout_s(deadline))
@@ -115,6 +119,35 @@ class SharedMemory:
                     segment.write = self._map_writable(address >> OFFSET_BITS, segment.size, deadline)
         return segment.write[offset : offset + size]
 
+    def device_tensor(self, address: int, size: int, deadline: Deadline) -> Any:
+        """The bytes of a slot in a GPU's memory as a torch uint8 tensor there. Not to be written to."""
+        number, offset = address >> OFFSET_BITS, address & _OFFSET_MASK
+        with self._lock:
+            opened = self._opened.get(number)
+            if opened is None:
+                opened = self._opened[number] = self._open_on_device(number, deadline)
+        if offset + size > opened.size:
+            raise BrokenPeer(f"address {address:#x} and {size} bytes leave segment {number} ({opened.size})")
+        return opened.tensor[offset : offset + size]
+
+    def is_mapped(self, address: int) -> bool:
+        """Whether an address is in a segment of shared memory; else it is in a device's."""
+        return address >> OFFSET_BITS in self._segments
+
+    def maps_tier(self, tier: int) -> bool:
+        """Whether blocks of a tier lie in shared memory."""
+        return any(segment.tier == tier for segment in self._segments.values())
+
+    def _open_on_device(self, number: int, deadline: Deadline) -> OpenedHandle:
+        from tierd_client.cuda import OpenedHandle  # only those who read there pay for it
+
+        reply, others = self._ask({"op": "device", "segment": number}, deadline)
+        _close_all(others)
+        try:
+            return OpenedHandle(str(reply["device"]), bytes.fromhex(reply["handle"]), int(reply["bytes"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BrokenPeer(f"device: {error!r}") from error
+
     def pass_region(self, session: int, descriptor: int, deadline: Deadline) -> int:
         """Lends the daemon a region of this process's memory; its number in the session."""
         with self._lock:
@@ -147,6 +180,9 @@ class SharedMemory:
         self._socket.close()
         self._segments = {}
         self._catalog = None
+        for opened in self._opened.values():
+            opened.close()
+        self._opened = {}
 
     def _locate(self, address: int, size: int, deadline: Deadline) -> tuple[_Segment, int]:
         if self.is_inherited():

@@ -18,12 +18,15 @@ import pytest
 import uvloop
 
 from tierd.adapters import attach
-from tierd.adapters.attach import AttachServer, Offer
+from tierd.adapters.attach import AttachServer, DeviceSegment, Offer
+from tierd.adapters.lent import LentMemory
 from tierd.adapters.processes import Process, ProcessWatch, identify, is_alive
 from tierd.adapters.shm import SharedDirectory, SharedFile, WantedFile
 from tierd.core.errors import Refused
 from tierd.core.messages import Tier
 from tierd.settings import SEGMENTS_MAX
+from tierd.testing.fake_device import FakeDevice
+from tierd_client import SharedRegion
 
 TOKEN = b"t" * 16
 WAIT_S = 10.0
@@ -65,9 +68,10 @@ class Rig:
         self.watch = ProcessWatch(self.ledger.process_ended)
         segments = [(1, Tier.HOST, files["seg-1"]), (0x4000, Tier.HBM, files["seg-16384"])]
         self.path = directory / "attach.sock"
-        self.server = AttachServer(
-            self.path, Offer(b"b" * 16, files["catalog"], segments), self.ledger, self.watch
-        )
+        self.lent = LentMemory(lambda uuid: FakeDevice())
+        on_device = {0x4001: DeviceSegment(Tier.HBM, 4096, "gpu-1", bytes(range(64)))}
+        offer = Offer(b"b" * 16, files["catalog"], segments, devices=on_device)
+        self.server = AttachServer(self.path, offer, self.ledger, self.watch, self.lent)
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
@@ -81,6 +85,15 @@ class Rig:
 
 def exchange(sock: socket.socket, frame: bytes) -> tuple[dict[str, Any], list[int]]:
     sock.sendall(struct.pack("<I", len(frame)) + frame)
+    return receive(sock)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def exchange_passing(sock: socket.socket, frame: bytes, descriptors: list[int]) -> tuple[dict[str, Any], list[int]]:
+    socket.send_fds(sock, [struct.pack("<I", len(frame)) + frame], descriptors)
     return receive(sock)
 
 
@@ -180,6 +193,44 @@ def test_writable_only_while_reserved(run: Run) -> None:
             rig.ledger.reserved[7] = frozenset()
             reply, descriptors = await rig.ask(sock, request)
             assert not reply["ok"] and "reservation in segment 1" in reply["error"] and descriptors == []
+
+    run(scenario)
+
+
+def test_a_segment_on_a_device(run: Run) -> None:
+    """An attached client is told the handle of a segment in a device's memory; others are told nothing."""
+
+    async def scenario(rig: Rig) -> None:
+        ask = {"op": "device", "segment": 0x4001}
+        with rig.connect() as sock:
+            assert "no session is attached" in (await rig.ask(sock, ask))[0]["error"]
+            await rig.ask(sock, ATTACH)
+            reply, descriptors = await rig.ask(sock, ask)
+            handle = bytes(range(64)).hex()
+            assert reply == {"ok": True, "tier": 1, "bytes": 4096, "device": "gpu-1", "handle": handle}
+            assert descriptors == []
+            assert "no device" in (await rig.ask(sock, ask | {"segment": 1}))[0]["error"]
+
+    run(scenario)
+
+
+def test_a_region_is_passed(run: Run) -> None:
+    """A sealed region gets a number, a plain file is refused; none stays open but the one of each mapping."""
+
+    async def scenario(rig: Rig) -> None:
+        lend = json.dumps({"op": "lend", "session": 7}).encode()
+        region, plain = SharedRegion(8192), os.memfd_create("plain")
+        with rig.connect() as sock:
+            await rig.ask(sock, ATTACH)
+            before = open_files()
+            for passed, answer in (([region.descriptor], 1), ([region.descriptor], 2)):
+                reply, _ = await asyncio.to_thread(exchange_passing, sock, lend, passed)
+                assert reply == {"ok": True, "region": answer}
+            for passed, problem in (([plain], "sealed"), ([], "0 descriptors"), ([plain, plain], "2 descriptors")):
+                reply, _ = await asyncio.to_thread(exchange_passing, sock, lend, passed)
+                assert problem in reply["error"]
+            assert open_files() == before + 2
+        os.close(plain)
 
     run(scenario)
 

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,13 +69,25 @@ class Mapped(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSegment:
+    """A segment in a device's memory: the device's UUID, and the handle that opens it there."""
+
+    tier: Tier
+    size: int
+    device: str
+    handle: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
-    """What may be mapped: the catalog, and (number, tier, file) of each segment."""
+    """What may be mapped: the catalog, and (number, tier, file) of each segment; `devices`: segments by number that
+    are opened by a handle instead."""
 
     boot: bytes
     catalog: Mapped
     segments: Sequence[tuple[int, Tier, Mapped]]
     domain: str = "default"
+    devices: Mapping[int, DeviceSegment] = field(default_factory=dict)
 
 
 class BadFrame(Exception):
@@ -198,10 +210,12 @@ class AttachServer:
                     return self._attach(peer, request, descriptors)
                 case "writable":
                     return self._writable(peer, request, descriptors)
+                case "device":
+                    return self._device(peer, request)
                 case "lend":
                     return self._lend(peer, request, received)
                 case other:
-                    raise NotAllowed(f"op {other!r} is unknown; there are attach, writable and lend")
+                    raise NotAllowed(f"op {other!r} is unknown; there are attach, writable, device and lend")
         except (NotAllowed, TierdError) as error:
             return {"ok": False, "error": str(error)}
 
@@ -241,6 +255,16 @@ class AttachServer:
                 descriptors.append(file.descriptor(writable=True))
                 return {"ok": True}
         raise NotAllowed(f"segment {wanted} cannot be mapped")
+
+    def _device(self, peer: _Peer, request: dict[str, Any]) -> dict[str, Any]:
+        if not peer.sessions:
+            raise NotAllowed("no session is attached by this connection")
+        number = _field(request, "segment", int)
+        segment = self._offer.devices.get(number)
+        if segment is None:
+            raise NotAllowed(f"segment {number} is in no device's memory")
+        where = {"device": segment.device, "handle": segment.handle.hex()}
+        return {"ok": True, "tier": int(segment.tier), "bytes": segment.size, **where}
 
     def _lend(self, peer: _Peer, request: dict[str, Any], received: list[int]) -> dict[str, Any]:
         session = _field(request, "session", int)

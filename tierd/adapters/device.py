@@ -60,6 +60,10 @@ class Device(Protocol):
     end in any order.
     """
 
+    @property
+    def uuid(self) -> str:
+        """What other processes know the device by; empty for host memory."""
+
     def allocate(self, size: int) -> Memory:
         """Wiped memory. Raises Unavailable when there is not so much."""
 
@@ -126,6 +130,8 @@ class Done:
 
 class CpuDevice:
     """Host memory as a device: copies end at once, and it is shared by descriptors, not by handles."""
+
+    uuid = ""
 
     def allocate(self, size: int) -> Memory:
         return Memory(np.zeros(size, np.uint8), size)

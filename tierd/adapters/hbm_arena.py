@@ -57,6 +57,11 @@ class HbmArena:
             self._pinned.append(array)
         return sum(array.size for array in self._pinned)
 
+    @property
+    def device_name(self) -> str:
+        """The device's UUID; empty where it has none."""
+        return self._device.uuid
+
     def handles(self) -> dict[int, bytes]:
         """By segment, what other processes open it with. Raises Unavailable where the device shares nothing."""
         return {number: self._device.export(memory) for number, memory in self._memories.items()}

@@ -225,18 +225,19 @@ class Service:
         self.sessions.settled(session, tier, generations)
 
     async def acquire(
-        self, session: int, blocks: m.Ids, sequence: str, deadline: float, call: int = 0
+        self, session: int, blocks: m.Ids, sequence: str, deadline: float, call: int = 0, device: bool = False
     ) -> m.AcquireReply:
-        """Pins blocks where the caller can read them, promoting them while it waits. `call` as in `reserve`."""
+        """Pins blocks where the caller can read them, promoting them while it waits. `call` as in `reserve`;
+        `device`: it reads memory of a device too."""
         calls = self.sessions.require(session).calls
         calls.begin(call)
         blocks = self._placed(blocks)
         await self._find(blocks, deadline)
         self.sessions.require(session)
-        reply = self.writer.ask(m.Acquire(session, blocks, sequence), m.AcquireReply)
+        reply = self.writer.ask(m.Acquire(session, blocks, sequence, device=device), m.AcquireReply)
 
         def again(left: I64Array) -> m.AcquireReply:
-            command = m.Acquire(session, blocks.take(left), sequence, reply.lease, retry=True)
+            command = m.Acquire(session, blocks.take(left), sequence, reply.lease, retry=True, device=device)
             rest = self.writer.ask(command, m.AcquireReply)
             # It was known a moment ago, so what is a miss now was lost on its way up.
             rest.outcomes[rest.outcomes == m.Acquired.MISS] = m.Acquired.LOST
@@ -339,7 +340,7 @@ class Service:
     ) -> m.Outcomes:
         """Takes note of blocks in an engine's pages."""
         self.sessions.require(session)
-        size = self.block_bytes(blocks)
+        blocks, size = self._placed(blocks), self.block_bytes(blocks)
         self.pools.check(session, pool, pages, fences, size)
         return self.writer.ask(m.Adopt(session, blocks, size, pool, pages, fences, sequence), m.Outcomes)
 

@@ -155,13 +155,14 @@ class Abort:
 @dataclass(frozen=True, slots=True)
 class Acquire:
     """`retry`: the PENDING rest of an earlier call; no new tick. `lease`: that call's, to add the ids to; 0
-    when it leased nothing."""
+    when it leased nothing. `device`: the caller can read copies in memory of a device."""
 
     session: int
     blocks: Ids
     sequence: str = ""
     lease: int = 0
     retry: bool = False
+    device: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
         np.full(count, Acquired.MISS, np.int8), zeros, zeros.copy(), zeros.copy(), np.zeros(count, np.uint8),
         command.lease,
     )
-    _lease_ready(state, session, rows, reply)
+    _lease_ready(state, session, rows, reply, state.readable(device=command.device))
     leased = indices(reply.outcomes == Acquired.LEASED)
     if len(leased):
         leased = leased[np.unique(rows[leased], return_index=True)[1]]
@@ -98,9 +98,11 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     return reply
 
 
-def _lease_ready(state: State, session: Session, rows: I64Array, reply: AcquireReply) -> None:
+def _lease_ready(
+    state: State, session: Session, rows: I64Array, reply: AcquireReply, readable: list[TierState]
+) -> None:
     """Pins what lies in a readable tier, in the fastest that has it."""
-    for tier in state.readable():
+    for tier in readable:
         places = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED) & tier.copies.own(rows))
         if not len(places):
             continue

@@ -233,9 +233,9 @@ class State:
         """Whether a tier that was planned for is there now."""
         return tier in self.tiers and (tier != Tier.SPILL or self.spill_attached)
 
-    def readable(self) -> list[TierState]:
-        """Tiers whose copies a client can read, fastest first."""
-        return [tier for tier in self.tiers.values() if tier.copies.arena and tier.copies.readable]
+    def readable(self, *, device: bool = False) -> list[TierState]:
+        """Tiers whose copies a client can read, fastest first; `device`: one that reads memory of a device too."""
+        return [tier for tier in self.tiers.values() if tier.copies.arena and (tier.copies.readable or device)]
 
     def at_or_below(self, tier: Tier) -> TierState:
         """The tier, or the fastest arena below it that is on: where "as high as that" leads."""

@@ -120,7 +120,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     async def Acquire(self, request: Any, context: Any) -> Any:
         reply = await self._service.acquire(
             convert.session(request.session), self._ids(request), convert.text(request.sequence, "sequence"),
-            deadline_of(context, request.timeout_ms), request.call,
+            deadline_of(context, request.timeout_ms), request.call, request.device_memory,
         )
         return convert.acquire_response(reply)
 

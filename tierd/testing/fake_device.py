@@ -51,6 +51,8 @@ class FakeDevice:
     having done nothing, DELAY is pending until the test ends it, CORRUPT ends with one byte changed.
     """
 
+    uuid = "fake"
+
     def __init__(self, script: Script | None = None, *, prompt: bool = True, pins: bool = True) -> None:
         """`prompt`: copies end when they are waited for. `pins`: whether host memory can be registered."""
         self.prompt = prompt

@@ -385,18 +385,20 @@ class AbortResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[AbortOutcome, str]]] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("session", "blocks", "sequence", "timeout_ms", "call")
+    __slots__ = ("session", "blocks", "sequence", "timeout_ms", "device_memory", "call")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     sequence: str
     timeout_ms: int
+    device_memory: bool
     call: int
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., device_memory: _Optional[bool] = ..., call: _Optional[int] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "checksums", "tiers", "lease")

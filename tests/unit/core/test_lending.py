@@ -9,6 +9,7 @@ import pytest
 from engine_driver import BLOCK, SESSION, Driver, identity, ids_of
 
 from tierd.core import messages as m
+from tierd.core.engine import Engine, EngineSettings, Tables, TierSpec
 from tierd.core.errors import InvalidInput, Refused
 from tierd.core.loans import FIRST_POOL, page_address
 
@@ -319,4 +320,19 @@ def test_readmit_to_hbm_means_host_where_hbm_is_only_lent() -> None:
     evict(driver, 1, m.Tier.SPILL)
     driver.carry_out()
     driver.step(m.Readmit(ids_of([1]), m.Tier.HBM))
+    assert driver.moves[0].target is m.Tier.HOST
+
+
+def test_device_memory_is_leased_to_who_reads_there() -> None:
+    """A copy in hbm that nobody can map is leased to a client that reads on the device; others get one in host."""
+    tiers = (TierSpec(m.Tier.HBM, ((0x4000, 2 * BLOCK),), readable=False), TierSpec(m.Tier.HOST, ((1, 2 * BLOCK),)))
+    driver = Driver(2, hbm=2)
+    driver.engine = Engine(EngineSettings(tiers, policy="lru"), Tables.private(16))
+    driver.step(m.OpenSession(SESSION))
+    driver.put([1], tier=m.Tier.HBM)
+    reply = driver.step(m.Acquire(SESSION, ids_of([1]), device=True))
+    assert isinstance(reply, m.AcquireReply)
+    assert (reply.outcomes[0], reply.tiers[0]) == (m.Acquired.LEASED, m.Tier.HBM)
+    driver.release(reply)
+    assert driver.acquire([1]).outcomes.tolist() == [m.Acquired.PENDING]
     assert driver.moves[0].target is m.Tier.HOST
