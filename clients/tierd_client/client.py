@@ -191,7 +191,8 @@ class AsyncClient(BaseClient):
 
     async def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
-        await asyncio.shield(self._perform(_closed(self.connection)))
+        if not self.connection.is_inherited:  # a forked child has no event loop to wait on
+            await asyncio.shield(self._perform(_closed(self.connection)))
 
     async def _perform(self, routine: Routine[T]) -> T:
         return await perform(routine, self._threads)

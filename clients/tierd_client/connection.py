@@ -62,9 +62,14 @@ class Connection:
         self._failed_at: float | None = None
         self._session: Session | None = None
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that the client belongs to."""
+        return os.getpid() != self._pid
+
     def check_usable(self) -> None:
-        """Raises in a forked child and after close()."""
-        if os.getpid() != self._pid:
+        """Raises in a forked child and after close(). Takes no lock: a thread may have held it at the fork."""
+        if self.is_inherited:
             raise ForkedClientError(
                 f"this client belongs to process {self._pid}; make another one in process {os.getpid()}")
         if self._closed:
@@ -127,7 +132,7 @@ class Connection:
 
     def close(self) -> None:
         """Gives the session up; idempotent, and nothing in a forked child."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self.is_inherited:
             return
         self._closed = True
         with self._lock:

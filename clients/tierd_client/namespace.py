@@ -232,6 +232,7 @@ class NamespaceRoutines:
         `priority`: low, normal or high, of the blocks that it stores and of those that it finds.
         """
         running = Running(self, text(name, "name"), self.identities(ids), said(Priority, priority, "priority"))
+        self.client.connection.check_usable()
         self.client.sequences.add(running)
         try:
             await self.make(lambda session: self.open_sequence(session, running))
@@ -250,7 +251,9 @@ class NamespaceRoutines:
         session.sequences.add(sequence.name)
 
     async def close_sequence(self, sequence: Running, closing: Closing) -> None:
-        """Closes it; nothing when it is closed, or when the daemon that knew it is gone."""
+        """Closes it; nothing when it is closed, in a forked child, or when the daemon that knew it is gone."""
+        if self.client.connection.is_inherited:
+            return
         if self.client.sequences.discard(sequence):
             with contextlib.suppress(NotFound, Unavailable):
                 await self.make(lambda session: self._close_sequence(session, sequence, closing))

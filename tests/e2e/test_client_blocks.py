@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import socket
 import subprocess
 import sys
@@ -328,46 +327,6 @@ def _second_reader(address: str, mode: str) -> str:
         [sys.executable, "-c", SECOND_READER, address, mode], capture_output=True, text=True, check=True,
         timeout=120)
     return run.stdout.strip()
-
-
-FORKING = """
-import os, sys
-from tierd_client import Client, ForkedClientError, Layout, chain_ids
-with Client(sys.argv[1], shared_memory="require") as client:
-    ns = client.namespace(Layout.opaque(block_bytes=65536, block_tokens=16))
-    ids = chain_ids(ns, range(32))
-    lease = None
-    ns.put(ids, [bytes(65536)] * 2)
-    lease = ns.acquire(ids)
-    child = os.fork()
-    if child == 0:
-        refused = 0
-        for call in (lambda: ns.lookup(ids), lease.arrays, lease.views, lambda: ns.acquire(ids)):
-            try:
-                call()
-            except ForkedClientError:
-                refused += 1
-        if refused == 4:
-            lease.release()
-            client.close()
-            with open("/proc/self/maps") as maps:
-                os._exit(3 if any("tierd-" in line for line in maps) else 42)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
-    assert lease.arrays()[0].tobytes() == bytes(65536)
-    lease.release()
-    assert ns.lookup(ids).prefix == 2
-"""
-
-
-def test_a_forked_child_is_refused_and_harms_nobody(daemon: Any) -> None:
-    """In a child every call, also of a lease, raises ForkedClientError at once and nothing is mapped; the parent's
-    session and leases outlive what the child does."""
-    server = daemon()
-    run = subprocess.run(
-        [sys.executable, "-c", FORKING, server.address], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "GRPC_VERBOSITY": "NONE"}, check=False)
-    assert run.returncode == 0, run.stderr
 
 
 def test_the_control_plane(served: Client) -> None:
