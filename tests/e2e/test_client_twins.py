@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -313,3 +316,24 @@ def test_a_damaged_block_is_never_given_out(server: ServeProcess, layout: Layout
         assert careful.damaged_blocks == 1
         assert [presence.name for presence in ns.lookup(ids).presence] == ["READY", "MISS", "READY"]
         assert careful.admin.occupancy().leases == 0
+
+
+def test_the_examples_of_the_clients_readme(server: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both run as they stand: cold all blocks are stored, and the event loop's twin reads them onto a device."""
+    torch = pytest.importorskip("torch")
+    from fake_device import LazyCopier, from_device
+
+    monkeypatch.setitem(staging.COPIERS, "cuda", LazyCopier)
+    LazyCopier.made = []
+    text = (Path(__file__).parents[2] / "clients" / "README.md").read_text()
+    text = text.replace("unix:///run/tierd/tierd.sock", server.address)
+    text = text.replace("layers=32, kv_heads=8, head_dim=128", "layers=2, kv_heads=2, head_dim=64")
+    worker, loop = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    tensors = torch.randn(3, 2, 2, TOKENS, 2, 64).to(torch.bfloat16)
+    names: dict[str, Any] = {"token_ids": list(range(3 * TOKENS + 2)), "tensors": tensors}
+    exec(compile(worker, "README.md", "exec"), names)
+    body = "async def main():\n" + textwrap.indent(loop + "return blocks", "    ")
+    names["layout"] = names["ns"].layout
+    exec(compile(body, "README.md", "exec"), names)
+    blocks = asyncio.run(names["main"]())
+    assert all(torch.equal(from_device(one), sent) for one, sent in zip(blocks, tensors, strict=True))
