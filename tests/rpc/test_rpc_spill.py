@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rpc_daemon import DEADLINE_S, Daemon, block_ids, identity, payload, run, until
 
 from tierd.core.messages import Tier
+from tierd.ports import SpillHealth
 from tierd.testing.faulty import Fault, Operation
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
@@ -37,6 +38,20 @@ async def health(d: Daemon, name: str) -> int:
 async def spill_row(d: Daemon) -> apb.TierOccupancy:
     reply = await d.admin.Occupancy(apb.OccupancyRequest(), timeout=DEADLINE_S)
     return next(tier for tier in reply.tiers if tier.tier == pb.TIER_SPILL)
+
+
+def test_notes_stand_beside_the_state(tmp_path: Path) -> None:
+    """What the last probe noted of a server that serves is told with the tier's state."""
+
+    async def body(d: Daemon) -> None:
+        notes = ["", "the server has no maxmemory"]
+        for note in notes:
+            d.faulty.probe = lambda _, note=note: SpillHealth(same=True, detail=note)  # type: ignore[misc]
+            await until(lambda note=note: d.watch.detail == note)  # type: ignore[misc]
+            row = await spill_row(d)
+            assert row.serving and row.state == f"serving: {note}".removesuffix(": ")
+
+    run(body, tmp_path)
 
 
 def test_down_and_back(tmp_path: Path) -> None:

@@ -428,9 +428,10 @@ class Service:
         if not self.is_on(tier):
             lent = tier is m.Tier.HBM and self.pools.most > 0
             return TierState(lent, "serving: lent pages only" if lent else "off")
-        if tier is m.Tier.SPILL and self._spill_watch is not None and not self._spill_watch.is_up:
-            return TierState(False, f"down: {self._spill_watch.detail}")
-        return TierState(True, "serving")
+        watch = self._spill_watch if tier is m.Tier.SPILL else None
+        if watch is not None and not watch.is_up:
+            return TierState(False, f"down: {watch.detail}")
+        return TierState(True, f"serving: {watch.detail}" if watch is not None and watch.detail else "serving")
 
     def shares(self) -> list[NamespaceShare]:
         """What each namespace has in each tier, by number."""
