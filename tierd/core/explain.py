@@ -72,8 +72,8 @@ def _tier_shares(state: State, tier: TierState) -> TierShares:
     length = int(catalog.namespace[np.concatenate([ready, filling])].max(initial=0)) + 1
 
     def slot_sums(rows: I64Array) -> I64Array:
-        own = slots_of(catalog.size[rows]) * ~tier.copies.on_loan(rows)
-        sums = np.bincount(catalog.namespace[rows], own, length)
+        slots = slots_of(catalog.size[rows]) * tier.copies.takes_room(rows)
+        sums = np.bincount(catalog.namespace[rows], slots, length)
         return sums.astype(np.int64)  # of whole pages below 2^53 bytes, so exact
 
     blocks = np.bincount(catalog.namespace[ready], minlength=length)

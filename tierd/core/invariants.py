@@ -14,6 +14,7 @@ from tierd.core.arena import slot_bytes
 from tierd.core.copies import FOUND
 from tierd.core.deadlines import Deadlines
 from tierd.core.engine import Engine
+from tierd.core.explain import shares
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import NextUse, Prefetched, Tier
 from tierd.core.pins import quota
@@ -87,6 +88,14 @@ def _check_bytes(tier: TierState) -> None:
     total = copies.free + used + reserved + quarantined
     _require(total == copies.capacity, f"{tier.tier.name}: free + used + reserved + quarantined = capacity")
     _require(min(copies.free, used, reserved, quarantined) >= 0, f"{tier.tier.name}: no share is negative")
+
+
+def _check_shares(state: State) -> None:
+    for number, of in shares(state).tiers.items():
+        copies = state.tiers[number].copies
+        told = int(of.blocks.sum()), int(of.used_bytes.sum()), int(of.reserved_bytes.sum())
+        kept = copies.blocks, copies.used, copies.reserved - sum(copies.lent.values())
+        _require(told == kept, f"{number.name}: the shares of namespaces add up to the tier, {told} not {kept}")
 
 
 def _check_slots(state: State, tier: TierState) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arena import slots_of
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import (
@@ -210,7 +209,7 @@ def clear(state: State, command: Clear) -> Cleared:
     planes = [state.tier(command.where.tier)] if command.where.tier else list(state.tiers.values())
     gone = {tier.tier: free[tier.copies.ready(free)] for tier in planes}
     copies = {tier: len(of) for tier, of in gone.items()}
-    size = {tier: int(slots_of(state.catalog.size[of]).sum()) for tier, of in gone.items()}
+    size = {tier: state.tiers[tier].copies.bytes_of(of) for tier, of in gone.items()}
     skipped = state.catalog.identity[rows[busy][:SKIPPED_MAX]].tobytes()
     ghosts = len(state.ghosts) if command.ghosts else 0
     if not command.dry_run:
