@@ -64,8 +64,9 @@ proto: env
 	$(BIN)/python proto/generate.py
 
 docs: env
-	$(BIN)/python tests/arch/settings_table.py > docs/settings.md
-	$(BIN)/python tests/arch/metrics_table.py > docs/metrics.md
+	for name in settings metrics; do \
+		$(BIN)/python tests/arch/$${name}_table.py > docs/$$name.new && mv docs/$$name.new docs/$$name.md || exit 1; \
+	done
 
 bench: env
 	$(BIN)/python tests/bench $(BENCH)

@@ -6,6 +6,7 @@ What the engine counts is read from it at the scrape; nothing is kept here. Labe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,6 +21,7 @@ from tierd.app.shares import NamespaceShare
 from tierd.core.messages import OccupancyReply, Tier, TierOccupancy
 
 NAMESPACES_SHOWN = 32
+FRESH_S = 1.0
 
 Samples = Iterable[tuple[tuple[str, ...], Any]]
 """Values of the labels, and the number or the Histogram."""
@@ -198,15 +200,19 @@ PROCESS = {
 
 
 class Exporter:
-    """The text that /metrics answers with."""
+    """The text that /metrics answers with. A scrape looks at every row of the catalog, so its text is given again
+    for FRESH_S: nobody can keep the daemon busy by asking."""
 
     def __init__(self, service: Service) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Collector(service))
+        self._text, self._made_at = b"", float("-inf")
 
     def text(self) -> bytes:
         """Prometheus text format 0.0.4."""
-        return generate_latest(self._registry)
+        if time.monotonic() - self._made_at >= FRESH_S:
+            self._text, self._made_at = generate_latest(self._registry), time.monotonic()
+        return self._text
 
 
 class _Collector:
