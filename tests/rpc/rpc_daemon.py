@@ -18,13 +18,18 @@ import numpy as np
 from tierd.adapters.arena_host import HostArena
 from tierd.adapters.spill_memory import MemorySpillStore
 from tierd.app.carrier import checksum_of
+from tierd.app.finder import Finder
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespaces
 from tierd.app.service import About, Service
+from tierd.app.spill_slot import SpillSlot
+from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core.engine import Engine, EngineSettings, Tables, TierSpec
+from tierd.core.errors import InvalidInput
 from tierd.core.messages import Tier
+from tierd.ports import SpillStore
 from tierd.rpc.server import RpcServer
 from tierd.testing.faulty import FaultySpillStore, Script, Scripted
 from tierd_client.format import U8Array
@@ -57,6 +62,8 @@ class Daemon:
     blocks: blocks_pb2_grpc.BlocksStub
     admin: admin_pb2_grpc.AdminStub
     address: str
+    others: dict[str, SpillStore]
+    """Spill stores that can be attached, by what stands for their URL."""
     opened: list[OpenedSession] = field(default_factory=list)
     """Keeps the streams: one that is garbage is cancelled, and its session ends."""
 
@@ -164,6 +171,7 @@ async def running(
     directory: Path, *, host_blocks: int = 64, hbm_blocks: int = 16, spill_bytes: int = 1 << 20,
     script: Script | None = None, heartbeat_ms: int = 1000, max_ids: int = 1000, max_held: int = 2000,
     rpcs_max: int = 100, op_timeout_s: float = 2.0, policy: str = "lru", sessions: int = 16, spill: bool = True,
+    shared: bool = False, spill_bytes_per_s: float = 0.0, look_s: float = 5.0, ttl_s: float = 60.0,
 ) -> AsyncIterator[Daemon]:
     """A daemon that is up, with its spill tier up; stopped in order at the end."""
     sizes = {Tier.HBM: hbm_blocks * BLOCK, Tier.HOST: host_blocks * BLOCK}
@@ -173,26 +181,33 @@ async def running(
     specs = [TierSpec(tier, ((SEGMENT_OF[tier], sizes[tier]),)) for tier in arenas]
     if spill:
         specs.append(TierSpec(Tier.SPILL, capacity_bytes=spill_bytes))
-    settings = EngineSettings(tuple(specs), policy=policy, max_held=max_held)
+    settings = EngineSettings(tuple(specs), policy=policy, max_held=max_held, spill_bytes_per_s=spill_bytes_per_s)
     engine = Engine(settings, Tables.private(512, sessions=sessions, holds=4096))
     store = MemorySpillStore(4 * spill_bytes)
+    store.shared = shared
     faulty = FaultySpillStore(store, script or Scripted([]))
+    slot, others = SpillSlot(faulty), dict[str, SpillStore]()
     namespaces = Namespaces(directory / "namespaces.json")
     writer = Writer(engine, time.time)
     mover = Mover(
-        arenas, faulty if spill else None, fingerprint_of=namespaces.fingerprint_of, threads=2,
+        arenas, slot if spill else None, fingerprint_of=namespaces.fingerprint_of, threads=2,
         op_timeout_s=op_timeout_s, on_results=writer.finish,
     )
     writer.carry_out_with(mover.submit)
     up = asyncio.Event()
-    watch = SpillWatch(faulty, writer, mover, lambda is_up: up.set() if is_up else up.clear(), probe_up_s=0.1)
+    watch = SpillWatch(slot, writer, mover, lambda is_up: up.set() if is_up else up.clear(), probe_up_s=0.1)
     requested = {Tier.SPILL: spill_bytes if spill else 0, **sizes}
     about = About(
         boot_id=bytes([1] * 16), instance_id=bytes([2] * 16), attach_path=str(directory / "attach.sock"),
         heartbeat_ms=heartbeat_ms, max_ids=max_ids, max_held=max_held, version="0.0-test",
         requested_bytes=requested, config_json='{"policy": "lru"}',
     )
-    service = Service(writer, mover, namespaces, about, orphans=engine.orphans, spill_watch=watch)
+    finder = Finder(writer, mover, namespaces, timeout_s=look_s, ttl_s=ttl_s)
+    switch = SpillSwitch(slot, writer, mover, watch, finder, lambda url: _store_of(others, url))
+    service = Service(
+        writer, mover, namespaces, about, orphans=engine.orphans, spill_watch=watch, finder=finder,
+        spill_switch=switch,
+    )
     address = f"unix://{directory}/tierd.sock"
     server = RpcServer(service, [address], concurrent_rpcs_max=rpcs_max)
     async with asyncio.TaskGroup() as group:
@@ -204,12 +219,21 @@ async def running(
         try:
             async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
                 stubs = blocks_pb2_grpc.BlocksStub(channel), admin_pb2_grpc.AdminStub(channel)
-                yield Daemon(engine, service, server, watch, store, faulty, arenas, channel, *stubs, address)
+                yield Daemon(
+                    engine, service, server, watch, store, faulty, arenas, channel, *stubs, address, others
+                )
         finally:
             await server.stop(1.0)
+            await finder.stop(DEADLINE_S)
             await mover.stop(DEADLINE_S)
             for task in tasks:
                 task.cancel()
+
+
+def _store_of(stores: dict[str, SpillStore], url: str) -> SpillStore:
+    if url not in stores:
+        raise InvalidInput("spill", "there is no such store")
+    return stores[url]
 
 
 def run(body: Callable[[Daemon], Awaitable[None]], directory: Path, **settings: object) -> None:

@@ -263,6 +263,11 @@ ADMIN_CASES: list[Case] = [
         "SwitchEpoch", lambda s: apb.SwitchEpochRequest(name="taken", weights_epoch=-1),
         "weights_epoch: -1", INVALID,
     ),
+    ("AttachSpill", lambda s: apb.AttachSpillRequest(), "url: empty", INVALID),
+    ("AttachSpill", lambda s: apb.AttachSpillRequest(url="x" * 4097), "url: 4097 bytes", INVALID),
+    ("AttachSpill", lambda s: apb.AttachSpillRequest(url="x"), "is attached already", REFUSED),
+    ("AttachSpill", lambda s: apb.AttachSpillRequest(url="x", replace=True), "url: there is no", INVALID),
+    ("AttachSpill", lambda s: apb.AttachSpillRequest(url="x", timeout_ms=600_001), TIMEOUT, INVALID),
     ("Verify", lambda s: apb.VerifyRequest(ids=b"x"), "ids: 1 bytes", INVALID),
     ("Verify", lambda s: apb.VerifyRequest(timeout_ms=600_001), TIMEOUT, INVALID),
     ("Verify", lambda s: apb.VerifyRequest(filter=PREFIX), "filter.identity_prefix", INVALID),
@@ -309,7 +314,7 @@ def test_each_call_has_cases() -> None:
         for service in (pb.DESCRIPTOR.services_by_name["Blocks"], apb.DESCRIPTOR.services_by_name["Admin"])
         for method in service.methods
     }
-    assert every - tested == {"Session", "Put", "Get", "Occupancy", "GetConfig"}
+    assert every - tested == {"Session", "Put", "Get", "Occupancy", "GetConfig", "DetachSpill"}
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,6 @@ class Restater:
         """`every_s`: from one round to the next."""
         self._writer, self._mover, self._every_s = writer, mover, every_s
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tierd-restate")
-        self.written = 0
-        """Records written since this boot."""
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -68,4 +66,3 @@ class Restater:
     async def _write(self, namespace: int, records: dict[bytes, m.Record]) -> None:
         restate = self._mover.carrier.restate
         await asyncio.get_running_loop().run_in_executor(self._pool, restate, namespace, records)
-        self.written += len(records)
