@@ -14,6 +14,7 @@ from tierd_client import (
     Client,
     EvictOutcome,
     Layout,
+    NotFound,
     PutOutcome,
     Tier,
     TimedOut,
@@ -43,6 +44,28 @@ def _host(client: Client) -> TierOccupancy:
     parts = host.free_bytes + host.used_bytes + host.reserved_bytes + host.quarantined_bytes
     assert parts == host.capacity_bytes
     return host
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_pins_outlive_the_daemon(daemon: Any, end: str) -> None:
+    """After kill -9 or SIGTERM and a restart blocks are pinned for the rest of their time, with their priorities; a
+    prefetch of before is over."""
+    server = daemon()
+    with Client(server.address, connect_timeout_s=CONNECT_S) as client:
+        ns = client.namespace(LAYOUT)
+        ids = chain_ids(ns, range(16 * 4))
+        ns.put(ids, _data(4), priority="high")
+        ns.pin(ids[:2], ttl_s=600.0)
+        ticket = ns.prefetch(ids)
+        getattr(server, end)()
+        server.start()
+        records = client.admin.describe(ids)
+        assert [500 < record.pinned_s <= 600 for record in records if record] == [True] * 2 + [False] * 2
+        assert {record.priority for record in records if record} == {"high"}
+        dropped = ns.evict(ids, to=None, allow_drop=True)
+        assert dropped == [EvictOutcome.IN_USE] * 2 + [EvictOutcome.DROPPED] * 2
+        with pytest.raises(NotFound, match="session that began the prefetch"):
+            ns.prefetch_status(ticket)
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate"])

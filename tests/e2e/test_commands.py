@@ -181,6 +181,22 @@ def test_filters(served: Served) -> None:
     assert shell.json("clear", "--dry-run", "--model", "x")["host_blocks"] == 0
 
 
+def test_pin(served: Served) -> None:
+    """`pin` keeps blocks through a clear, `blocks` and `explain` show for how long, `unpin` lets them go."""
+    _, shell, names = served
+    assert shell.json("pin", *names[:2], "--ttl-s", "90") == {"pinned": 2}
+    assert {block["identity"] for block in shell.json("blocks", "--pinned")} == set(names[:2])
+    assert len(shell.json("blocks", "--not-pinned")) == BLOCKS - 2
+    assert re.search(r"pinned (89|90) s", shell.run("blocks", names[0]))
+    assert re.search(r"2 blocks pinned, 32.00 KiB of 512.0 MiB", shell.run("stats"))
+    assert shell.json("clear", "--yes")["host_blocks"] == BLOCKS - 2
+    assert shell.json("pin", names[5], status=1) == {"miss": 1}
+    assert "ttl_ms" in shell.error("pin", names[0], "--ttl-s", "1e6", status=1)
+    assert shell.json("unpin", "--all") == {"unpinned": 2}
+    assert re.search(r"unpinned +0", shell.run("unpin", names[0]))
+    assert shell.json("clear", "--yes")["host_blocks"] == 2
+
+
 def test_clear(served: Served) -> None:
     """`clear` asks first, can be tried dry, and removes what the filter takes."""
     _, shell, names = served
