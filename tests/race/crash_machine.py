@@ -29,6 +29,8 @@ SIZES = {1: PAGE, 2: 2 * PAGE}
 """Bytes of a block, per namespace."""
 CHAIN_BLOCKS = 3
 CHAINS = 8
+PINNED_COMMANDS = 12.0
+"""How long a pin lasts: a command takes a second."""
 SETTINGS = EngineSettings(
     tiers=(
         TierSpec(Tier.HBM, segments=((0x4000, 6 * PAGE),)),
@@ -66,6 +68,8 @@ class Known:
     touches: Counter[bytes] = field(default_factory=Counter)
     """Acknowledged accesses of each block that must be there."""
     namespace: dict[bytes, int] = field(default_factory=dict)
+    pinned: dict[bytes, float] = field(default_factory=dict)
+    """Until when each pinned block was said to be."""
     held: list[tuple[m.Command, list[Slot]]] = field(default_factory=list)
     """Slots in the hands of clients, with the command that gives them back."""
 
@@ -126,7 +130,8 @@ class Machine:
 
     def run(self, operations: int) -> None:
         choices = [self._put, self._put, self._put, self._half_put, self._acquire, self._acquire, self._let_go,
-                   self._evict, self._readmit, self._clear, self._sequence, self._adopt]
+                   self._evict, self._readmit, self._clear, self._sequence, self._adopt,
+                   self._pin]
         for _ in range(operations):
             self.random.choice(choices)()
             for _ in range(self.random.randrange(4)):
@@ -244,6 +249,12 @@ class Machine:
         self._finish_one()
         self.step(m.CloseSequence(session, "s"))
 
+    def _pin(self) -> None:
+        blocks = self._blocks()
+        reply = self.step(m.Pin(blocks, PINNED_COMMANDS))
+        for one in blocks.ids[reply.outcomes == m.Pinned.PINNED]:
+            self.known.pinned[one.tobytes()] = self.commands + PINNED_COMMANDS
+
     def _finish_one(self) -> None:
         if not self._moves:
             return
@@ -279,6 +290,8 @@ class Machine:
     def assert_kept(self) -> None:
         """Every block that was acknowledged is there, with its bytes and all acknowledged accesses."""
         check(self.engine)
+        if not self.engine.state.clock.wall_s:  # no command yet that knows how late it is
+            self._assert_pinned()
         for identity, touches in self.known.touches.items():
             (view,) = self.engine.step(m.Describe(as_ids(identity)), 1e6).reply.blocks
             assert view is not None and not view.ghost, f"{identity.hex()} is lost"
@@ -286,6 +299,12 @@ class Machine:
             assert abs(view.record.ema - (1 - 0.5**view.record.touches)) < 1e-12, "ema is not that of the accesses"
             for copy in view.copies:
                 self._assert_bytes(identity, copy, view.size)
+
+    def _assert_pinned(self) -> None:
+        state = self.engine.state
+        for identity, until in self.known.pinned.items():
+            row = int(state.catalog.find(as_ids(identity))[0])
+            assert until <= self.commands or state.kept.until[row] >= until, f"{identity.hex()} is not pinned"
 
     def _assert_bytes(self, identity: bytes, copy: m.CopyView, size: int) -> None:
         assert copy.ready
