@@ -1,7 +1,8 @@
 """Pin, Unpin: until a time, the last copy of an identity is not dropped to make room, nor on anybody's word.
 
 A pinned block may be demoted; it stays where the next step would be its end. What is damaged or gone is gone:
-a pin keeps no bytes that are not there. The times lie in the catalog, so that they survive the daemon.
+a pin keeps no bytes that are not there, and none that are not this daemon's: an engine's page, or what another
+daemon stored. The times lie in the catalog, so that they survive the daemon.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def pin(state: State, command: Pin) -> PinReply:
     if not 0 < ttl_s <= settings.pin_ttl_max_s:
         raise InvalidInput("ttl_ms", f"{ttl_s:g} s, more than pin_ttl_max_s, {settings.pin_ttl_max_s:g} s")
     rows = state.find(command.blocks)
-    known = (rows != NO_ROW) & (state.ready_tiers(rows) != 0)
+    known = np.zeros(len(rows), bool)
+    for tier in state.tiers.values():
+        known |= (rows != NO_ROW) & tier.copies.own(rows)
     mine = np.unique(rows[known])
     _refuse_above_quota(state, mine[state.kept.until[mine] == 0])
     state.keep(mine, state.clock.wall_s + ttl_s)

@@ -293,7 +293,8 @@ class BlocksServicer:
         """Protects identities: until a time, the last copy of each is not dropped, neither to make room nor by Evict or
         Clear. It may be demoted. Of two pins of one identity the later end counts, whoever set it; reading extends
         none. When the time is over the block is one like any other. A pin survives a restart of the daemon with the
-        block; it ends with a block that is damaged, or lost by the spill server.
+        block; it ends with a block that is damaged, or lost by the spill server. What another daemon stored there is
+        that one's to drop.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -336,3 +336,13 @@ def test_device_memory_is_leased_to_who_reads_there() -> None:
     driver.release(reply)
     assert driver.acquire([1]).outcomes.tolist() == [m.Acquired.PENDING]
     assert driver.moves[0].target is m.Tier.HOST
+
+
+def test_an_engine_s_page_cannot_be_pinned() -> None:
+    """A block that lies in lent pages alone is a MISS to Pin: its engine may take the page back at any time."""
+    driver = lender()
+    adopt(driver, [1], [0])
+    driver.put([2])
+    reply = driver.step(m.Pin(ids_of([1, 2])))
+    assert isinstance(reply, m.PinReply)
+    assert reply.outcomes.tolist() == [m.Pinned.MISS, m.Pinned.PINNED]
