@@ -76,6 +76,19 @@ def test_full_host_tier(daemon: StartDaemon) -> None:
         within(SEEN_WITHIN_S, lambda: readyz(one)[0] == 200)
 
 
+def test_silent_connections_end(daemon: StartDaemon) -> None:
+    """Connections that ask nothing are closed after two seconds, so that they keep nobody out for long."""
+    one = daemon()
+    host, port = one.event("http")["address"].removeprefix("http://").split(":")
+    silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(70)]
+    try:
+        within(5, lambda: fetch(one, "/healthz")[0] == 200)
+        assert all(connection.recv(100) == b"" for connection in silent)
+    finally:
+        for connection in silent:
+            connection.close()
+
+
 def test_ports(daemon: StartDaemon) -> None:
     """A port that was asked for and is taken keeps the daemon from starting, naming the setting; `off` listens on
     nothing; by default each of several daemons has a port."""

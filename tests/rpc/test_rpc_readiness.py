@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,8 +18,10 @@ from rpc_daemon import DEADLINE_S, Daemon, block_ids, run, until
 from tierd.app.readiness import ANSWER_S, FRESH_S, Readiness
 from tierd.core.invariants import check
 from tierd.core.messages import BlockFilter, ListBlocks, Tier
+from tierd.ports import StoredBlock
 from tierd.testing.faulty import EveryNth, Fault, FaultyArenaStore, Operation, Scripted
 from tierd.web.routes import application
+from tierd_client.format import U8Array
 from tierd_client.v1 import admin_pb2 as apb
 
 
@@ -178,6 +181,34 @@ def test_a_full_arena_says_that_spill_is_why(tmp_path: Path) -> None:
         assert "cable" in answer.json["tiers"]["host"]["detail"]
 
     run(body, tmp_path, host_blocks=4, hbm_blocks=0)
+
+
+def test_a_canary_that_waits_its_turn_is_no_failure(tmp_path: Path) -> None:
+    """Behind a long queue the canary has no answer in time; while blocks get through the tier is said to work,
+    and once none does it is not."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        await d.store_blocks(session, block_ids(*range(1, 41)))
+        put = d.store.put
+
+        def slow(block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
+            done.wait(pause_s[-1])
+            return put(block, payload, deadline_s)
+
+        done, pause_s = threading.Event(), [0.3]
+        d.store.put = slow  # type: ignore[method-assign]
+        async with probing(d) as web, asyncio.TaskGroup() as group:
+            group.create_task(d.evict(block_ids(*range(1, 41)), timeout_ms=20_000))
+            await until(lambda: d.service.mover.queued_moves["spill"] > 20)
+            assert (await ready(web, "/readyz/spill")).status == 200
+            pause_s.append(DEADLINE_S)
+            await asyncio.sleep(2 * pause_s[0])
+            assert (await ready(web, "/readyz/spill")).status == 503
+            done.set()
+
+    run(body, tmp_path)
 
 
 def test_a_finding_is_told_again_for_a_second(tmp_path: Path) -> None:

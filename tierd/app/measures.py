@@ -74,6 +74,10 @@ class Measures:
         self.moved_bytes[edge] += size
         self.move_seconds.setdefault(edge, Histogram()).add(seconds)
 
+    def moves_of(self, tier: Tier) -> int:
+        """Moves from and to a tier that have succeeded."""
+        return sum(sum(one.counts) for edge, one in self.move_seconds.items() if tier in edge)
+
     def called(self, rpc: str, code: str, seconds: float, *, timed: bool) -> None:
         self.rpc_codes[rpc, code] += 1
         if timed:

@@ -4,9 +4,9 @@ In an arena a free slot is borrowed, written and read by the threads that carry 
 it must be possible to make room, and a stored block is compared with its checksum instead. In the spill tier a
 block that no catalog knows is stored, read and deleted. Users' blocks and their statistics stay as they are.
 
-One canary per tier is under way at a time, and a canary that hangs is a tier that does not work: who asks gets
-an answer within ANSWER_S in any case. Whether the daemon as a whole can serve is asked of the arenas; without
-its spill tier it is degraded.
+One canary per tier is under way at a time, and who asks gets an answer within ANSWER_S in any case: a canary that
+hangs is a tier that does not work, unless blocks get through meanwhile, for then it only waits its turn. Whether
+the daemon as a whole can serve is asked of the arenas; without its spill tier it is degraded.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
@@ -69,7 +70,9 @@ class Readiness:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._trials = {tier: _Trial(self._trial_of(tier)) for tier in Tier}
+        self._trials = {
+            tier: _Trial(self._trial_of(tier), partial(service.measures.moves_of, tier)) for tier in Tier
+        }
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -100,9 +103,10 @@ class Readiness:
 class _Trial:
     """The trials of one tier, one at a time: the latest finding, and whether somebody wants a newer one."""
 
-    def __init__(self, attempt: Callable[[], Awaitable[str]]) -> None:
-        """`attempt` returns what is wrong, empty for nothing."""
+    def __init__(self, attempt: Callable[[], Awaitable[str]], moves: Callable[[], int]) -> None:
+        """`attempt` returns what is wrong, empty for nothing. `moves`: how many have succeeded so far."""
         self._attempt = attempt
+        self._moves = moves
         self._wanted = asyncio.Event()
         self._done = asyncio.Event()
         self._found_at = float("-inf")
@@ -115,18 +119,20 @@ class _Trial:
             try:
                 self._problem = await self._attempt()
             except Exception as error:  # whatever a tier raises, it does not work
-                self._problem = str(error) if isinstance(error, TierdError) else f"{type(error).__name__}: {error}"
+                told = isinstance(error, TierdError) and str(error)
+                self._problem = told or f"{type(error).__name__}: {error}"
             self._found_at = time.monotonic()
             self._done.set()
 
     async def finding(self) -> str:
         if time.monotonic() - self._found_at >= FRESH_S:
+            before = self._moves()
             self._done.clear()
             self._wanted.set()
             try:
                 await asyncio.wait_for(self._done.wait(), ANSWER_S)
             except TimeoutError:
-                return f"no answer within {ANSWER_S} s"
+                return "" if self._moves() > before else f"no answer within {ANSWER_S} s"
         return self._problem
 
 

@@ -209,7 +209,7 @@ class Exporter:
         self._text, self._made_at = b"", float("-inf")
 
     def text(self) -> bytes:
-        """Prometheus text format 0.0.4."""
+        """In the format of prometheus_client's CONTENT_TYPE_LATEST."""
         if time.monotonic() - self._made_at >= FRESH_S:
             self._text, self._made_at = generate_latest(self._registry), time.monotonic()
         return self._text

@@ -11,13 +11,17 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 UNIX_PREFIX = "unix://"
 CONNECTIONS_MAX = 64
 """More are answered with 503."""
 
 BACKLOG = 32
-IDLE_S = 5
+IDLE_S = 2
+LIFE_S = 60
+"""Connections without a request for IDLE_S are closed, and all after LIFE_S: nobody keeps others out by theirs."""
+
 HEADERS_BYTES_MAX = 16 * 1024
 
 
@@ -49,12 +53,29 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class _Protocol(H11Protocol):
+    """uvicorn limits the time between requests; here also that before the first, and that of the connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._ends = [self.loop.call_later(IDLE_S, self._idle), self.loop.call_later(LIFE_S, self.shutdown)]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in self._ends:
+            timer.cancel()
+        super().connection_lost(exc)
+
+    def _idle(self) -> None:
+        if self.cycle is None:
+            self.shutdown()
+
+
 class HttpServer:
     """Serves an application on a listening socket. Belongs to the event loop."""
 
     def __init__(self, application: Starlette, listener: socket.socket) -> None:
         config = uvicorn.Config(
-            application, log_config=None, access_log=False, lifespan="off", ws="none", http="h11", loop="none",
+            application, log_config=None, access_log=False, lifespan="off", ws="none", http=_Protocol, loop="none",
             limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=IDLE_S, timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=HEADERS_BYTES_MAX, server_header=False, date_header=False,
         )
