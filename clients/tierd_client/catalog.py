@@ -42,7 +42,7 @@ SegmentView = Callable[[int], U8Array | None]
 
 
 class CatalogReader:
-    """Finds and reads blocks by the catalog of one domain. Not for use by several threads at once.
+    """Finds and reads blocks by the catalog of one domain. Thread-safe: it keeps nothing of a read.
 
     Scalar reads go through memoryviews cast to words: several times faster than numpy scalars (measured).
     """
@@ -57,6 +57,7 @@ class CatalogReader:
         self._sequence = _memory(table["sequence"])
         self._namespace = _memory(table["namespace"])
         self._size = _memory(table["size"])
+        self._checksum = _memory(table["checksum"])
         self._planes = [
             tuple(_memory(table[name][plane]) for name in ("state", "address", "generation"))
             for plane in range(TIERS)
@@ -86,14 +87,21 @@ class CatalogReader:
 
         On False `out` may hold anything.
         """
+        return self.read(identity, out, view_of_segment, namespace) is not None
+
+    def read(
+        self, identity: bytes, out: U8Array, view_of_segment: SegmentView, namespace: int | None = None,
+    ) -> int | None:
+        """As `read_into`; the checksum that the bytes should have, None instead of False."""
         row = self.find(identity)
         if row < 0:
-            return False
+            return None
         sequence = self._sequence[row]
         if sequence & 1 or not self._has(row, identity) or self._size[row] != out.size:
-            return False
+            return None
         if namespace is not None and self._namespace[row] != namespace:
-            return False
+            return None
+        checksum: int = self._checksum[row]
         for plane in MAPPABLE_PLANES:
             state, address, generation = self._planes[plane]
             if state[row] != STATE_READY:
@@ -104,8 +112,8 @@ class CatalogReader:
             if segment is None or offset + out.size > segment.size:
                 continue
             np.copyto(out, segment[offset : offset + out.size])
-            return bool(self._sequence[row] == sequence and generation[row] == which)
-        return False
+            return checksum if self._sequence[row] == sequence and generation[row] == which else None
+        return None
 
     def lookup(self, ids: U8Array, namespace: int | None = None) -> U8Array | None:
         """A bit per tier with a READY copy (1 hbm, 2 host, 4 spill) for each of the packed identities (n, 32).

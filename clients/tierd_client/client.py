@@ -19,7 +19,7 @@ daemon calls go on; leases taken before it stay readable until they are released
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
@@ -30,6 +30,7 @@ from tierd_client.chains import ChainsHit
 from tierd_client.checks import Checks
 from tierd_client.connection import Connection
 from tierd_client.credentials import Credentials, Tls
+from tierd_client.direct import Reports
 from tierd_client.errors import InvalidArgument
 from tierd_client.identity import Identities
 from tierd_client.layout import Layout
@@ -62,6 +63,7 @@ class BaseClient:
         self, target: str, *, name: str = "", connect_timeout_s: float = 2.0, rpc_timeout_s: float = 5.0,
         shared_memory: Literal["auto", "never", "require"] = "auto",
         verify: Literal["always", "sampled", "never"] = "sampled", token: str = "", tls: Tls | None = None,
+        direct_reads: bool = False,
     ) -> None:
         """`target`: "unix:///path/tierd.sock" or "host:port". `name`: who it is, in the daemon's listings.
 
@@ -69,7 +71,8 @@ class BaseClient:
         where it can, `require` raises SharedMemoryUnavailable where it cannot. `verify`: of the blocks read from
         shared memory, all, one in 64 or none are compared with their checksums; what came by stream always is.
         `token`, `tls`: for TCP, where the daemon wants a bearer token and has a certificate. ConnectFailed when no
-        daemon answers, AccessDenied when it wants another token.
+        daemon answers, AccessDenied when it wants another token. `direct_reads`: `get` and `get_into` read what is
+        mapped without asking the daemon, which hears of these accesses twice a second (x86-64 only).
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
@@ -78,6 +81,7 @@ class BaseClient:
         seconds(connect_timeout_s, "connect_timeout_s")
         seconds(rpc_timeout_s, "rpc_timeout_s", LEAST_RPC_TIMEOUT_S)
         self.checks = Checks(verify)
+        self.reports = Reports() if direct_reads else None
         self.sequences = Sequences()
         self.connection = Connection(
             target, client_name=name, connect_timeout_s=connect_timeout_s, rpc_timeout_s=rpc_timeout_s,
@@ -102,6 +106,11 @@ class BaseClient:
     def boot_id(self) -> bytes:
         """16 bytes that are new at each start of the daemon, as of the session in use."""
         return bytes(self.connection.current().info.boot_id)
+
+    def _close(self) -> None:
+        if self.reports is not None and not self.connection.is_inherited:
+            self.reports.close()
+        self.connection.close()
 
     def _reopen(self, session: Session) -> None:
         """A running request survives the daemon: its blocks are pinned again."""
@@ -140,7 +149,7 @@ class Client(BaseClient):
 
     def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
-        self.connection.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +201,7 @@ class AsyncClient(BaseClient):
     async def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
         if not self.connection.is_inherited:  # a forked child has no event loop to wait on
-            await asyncio.shield(self._perform(_closed(self.connection)))
+            await asyncio.shield(self._perform(_closed(self._close)))
 
     async def _perform(self, routine: Routine[T]) -> T:
         return await perform(routine, self._threads)
@@ -210,5 +219,5 @@ async def _connected(connection: Connection) -> None:
     await Work(connection.current)
 
 
-async def _closed(connection: Connection) -> None:
-    await Work(connection.close)
+async def _closed(close: Callable[[], None]) -> None:
+    await Work(close)

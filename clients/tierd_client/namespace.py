@@ -255,6 +255,8 @@ class NamespaceRoutines:
         if self.client.connection.is_inherited:
             return
         if self.client.sequences.discard(sequence):
+            if self.client.reports is not None:
+                await self.client.reports.flush(sequence.name)
             with contextlib.suppress(NotFound, Unavailable):
                 await self.make(lambda session: self._close_sequence(session, sequence, closing))
 

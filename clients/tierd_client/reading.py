@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierd_client import direct
 from tierd_client.deadline import Deadline
 from tierd_client.format import U8Array
 from tierd_client.identity import Identities, batches, some
@@ -26,21 +27,44 @@ async def read(
     namespace: NamespaceRoutines, session: Session, ids: Identities, sink: Sink, sequence: str, wait: Deadline,
 ) -> list[AcquireOutcome]:
     """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
+    outcomes = [AcquireOutcome.PENDING] * len(ids)
     try:
-        outcomes = await _round(namespace, session, ids, sink, sequence, wait)
-        while not wait.passed():
-            again = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
-            if not again:
-                break
-            got = await _round(namespace, session, some(ids, again), Part(sink, again), sequence, wait)
-            for index, outcome in zip(again, got, strict=True):
+        await _read_directly(namespace, session, ids, sink, sequence, outcomes)
+        left = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
+        while left:
+            got = await _round(namespace, session, some(ids, left), Part(sink, left), sequence, wait)
+            for index, outcome in zip(left, got, strict=True):
                 outcomes[index] = outcome
-            if all(outcome in _NOT_NOW for outcome in got):
+            if wait.passed() or all(outcome in _NOT_NOW for outcome in got):
                 break
+            left = [i for i in left if outcomes[i] in _NOT_NOW]
         return outcomes
     finally:
         if sink.pending:
             await Work(sink.finish)
+
+
+async def _read_directly(
+    namespace: NamespaceRoutines, session: Session, ids: Identities, sink: Sink, sequence: str,
+    outcomes: list[AcquireOutcome],
+) -> None:
+    """What can be read without asking, where the client wants that. A block that all TP ranks share is of another
+    namespace than this one: it is asked for."""
+    client = namespace.client
+    if client.reports is None or namespace.layout.groups[ids.group].replicated or not len(ids):
+        return
+    number = (await namespace.registered(session)).number
+    with session.hold():
+        found: direct.Found = await Work(lambda: direct.read(session, number, ids, sink, client.checks))
+    done, damaged = found
+    for index in done:
+        outcomes[index] = AcquireOutcome.LEASED
+    for index in damaged:
+        outcomes[index] = AcquireOutcome.LOST
+    if done:
+        client.reports.note(namespace, ids.group, sequence, [ids[index] for index in done])
+    if damaged:
+        await client.checks.report(session, await namespace.block_ids(session, ids), damaged)
 
 
 async def _round(

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from tierd_client.calls import Call, Stream, translated
+from tierd_client.catalog import CatalogReader
 from tierd_client.credentials import Credentials
 from tierd_client.deadline import Deadline
 from tierd_client.errors import (
@@ -74,6 +75,7 @@ class Session:
         self.rpc_timeout_s = rpc_timeout_s
         self.ended = threading.Event()
         self.memory: SharedMemory | None = None
+        self.catalog: CatalogReader | None = None
         self.namespaces: dict[bytes, Registered] = {}
         self.sequences: set[str] = set()
         self.numbers = count(1)

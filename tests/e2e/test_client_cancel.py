@@ -14,9 +14,9 @@ from tierd_client import AsyncClient, AsyncLease, Layout, PutOutcome, Tier, chai
 SIZE = 64 << 10
 
 
-@pytest.fixture
-def served(daemon: StartDaemon) -> ServeProcess:
-    return daemon(host_bytes="16MiB")
+@pytest.fixture(scope="module")
+def served(module_daemon: StartDaemon) -> ServeProcess:
+    return module_daemon(host_bytes="16MiB")
 
 
 @pytest.mark.parametrize("verb", ["put", "get", "acquire"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from itertools import count
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 from twins import TWINS, client_of
 
-from tierd.testing.serve import ServeProcess
+from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd_client import (
     AcquireOutcome,
     Client,
@@ -41,17 +39,11 @@ PROMPT = count(1)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServeProcess]:
+def server(module_daemon: StartDaemon) -> ServeProcess:
     """A daemon with all three tiers, and room for what all the tests store."""
-    state = Path(tempfile.mkdtemp(prefix="tierd-twins-"))
-    shm = Path(tempfile.mkdtemp(prefix="tierd-twins-", dir="/dev/shm"))
-    served = ServeProcess(state, shm, {
-        "hbm_bytes": "16MiB", "host_bytes": "64MiB", "spill": "embedded", "spill_bytes_max": "64MiB"}).start()
+    served = module_daemon(hbm_bytes="16MiB", host_bytes="64MiB", spill="embedded", spill_bytes_max="64MiB")
     served.event("spill_up")
-    yield served
-    served.kill()
-    for directory in (state, shm):
-        shutil.rmtree(directory, ignore_errors=True)
+    return served
 
 
 @pytest.fixture(params=[(twin, mode) for twin in TWINS for mode in ("require", "never")], ids="-".join)

@@ -40,7 +40,7 @@ def twin(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def client(daemon: ScriptedDaemon, twin: str) -> Iterator[Any]:
-    with client_of(twin, daemon.target, rpc_timeout_s=2.0) as client:
+    with client_of(twin, daemon.target, connect_timeout_s=10.0, rpc_timeout_s=2.0) as client:
         yield client
 
 

@@ -1,0 +1,185 @@
+"""Reads by the catalog without an RPC, and the reports of them: which calls are made, and what is counted."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from twins import TWINS, client_of
+
+from tierd.testing.serve import ServeProcess, StartDaemon
+from tierd_client import AcquireOutcome, Client, Layout, chain_ids, direct
+from tierd_client.routine import run
+from tierd_client.session import Session
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in direct.ORDERED_MACHINES, reason="optimistic reads need a machine that keeps order")
+
+SIZE, BLOCKS = 64 << 10, 12
+PROMPT = count(1)
+
+
+@pytest.fixture(scope="module")
+def server(module_daemon: StartDaemon) -> ServeProcess:
+    served = module_daemon(host_bytes="32MiB", spill="embedded", spill_bytes_max="32MiB")
+    served.event("spill_up")
+    return served
+
+
+@pytest.fixture(params=TWINS)
+def client(server: ServeProcess, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(direct, "REPORT_EVERY_S", 3600.0)  # only when a test wants it
+    with client_of(request.param, server.address, shared_memory="require", direct_reads=True) as client:
+        yield client
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each RPC was made."""
+    made: Counter[str] = Counter()
+    original = Session.call
+
+    def call(self: Session, method: str, *arguments: Any, **keywords: Any) -> Any:
+        made[method] += 1
+        return original(self, method, *arguments, **keywords)
+
+    monkeypatch.setattr(Session, "call", call)
+    return made
+
+
+def _stored(client: Any) -> tuple[Any, Any, Any]:
+    ns = client.namespace(Layout.opaque(block_bytes=SIZE, block_tokens=16, revision=str(next(PROMPT))))
+    ids = chain_ids(ns.layout, range(16 * BLOCKS))
+    data = np.random.default_rng(2).integers(0, 256, (BLOCKS, SIZE), np.uint8)
+    ns.put(ids, data)
+    return ns, ids, data
+
+
+def _touches(client: Any, ids: Any) -> list[int]:
+    return [record.touches for record in client.admin.describe(ids)]
+
+
+def _equal(got: Any, sent: Any) -> bool:
+    return all(one is not None and np.array_equal(one, other) for one, other in zip(got, sent, strict=True))
+
+
+def test_what_is_mapped_is_read_without_a_call(client: Any, calls: Counter[str]) -> None:
+    """Blocks in memory are read with no RPC at all; what lies below is asked for, and only that."""
+    ns, ids, data = _stored(client)
+    calls.clear()
+    out = np.zeros_like(data)
+    assert _equal(ns.get(ids), data)
+    assert ns.get_into(ids, out) == [AcquireOutcome.LEASED] * BLOCKS
+    assert np.array_equal(out, data)
+    assert not calls
+    ns.evict(ids[6:])
+    calls.clear()
+    assert _equal(ns.get(ids), data)
+    assert calls == {"Acquire": 1, "Release": 1}
+    assert ns.get([b"nobody"]) == [None]
+
+
+def test_accesses_are_counted_when_they_are_reported(client: Any, calls: Counter[str]) -> None:
+    """Reads count once each, in one call for all of them; and what was not reported is at the client's end."""
+    ns, ids, _ = _stored(client)
+    before = _touches(client, ids)
+    for _ in range(3):
+        ns.get(ids[:4])
+    assert _touches(client, ids) == before
+    calls.clear()
+    _flush(client)
+    assert calls == {"Touch": 1}
+    assert _touches(client, ids) == [one + 3 for one in before[:4]] + before[4:]
+
+
+def _flush(client: Any) -> None:
+    run(client.reports.flush())
+
+
+def test_a_request_counts_once_and_is_reported_before_it_closes(client: Any) -> None:
+    """However often a sequence reads a block it is one access, and none is lost with its end."""
+    ns, ids, _ = _stored(client)
+    before = _touches(client, ids)
+    with ns.sequence("request", ids):
+        for _ in range(3):
+            ns.get(ids)
+    assert _touches(client, ids) == [one + 1 for one in before]
+
+
+def test_the_end_of_a_client_reports_the_rest(server: ServeProcess, client: Any) -> None:
+    """close() reports what still waits."""
+    ns, ids, _ = _stored(client)
+    before = _touches(client, ids)
+    ns.get(ids)
+    client.close()
+    with Client(server.address) as other:
+        assert _touches(other, ids) == [one + 1 for one in before]
+
+
+def test_reports_are_sent_by_the_clock(server: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any other call the daemon hears of accesses."""
+    monkeypatch.setattr(direct, "REPORT_EVERY_S", 0.02)
+    with Client(server.address, direct_reads=True) as client, Client(server.address) as watcher:
+        ns, ids, _ = _stored(client)
+        before = _touches(watcher, ids)
+        ns.get(ids)
+        ticks = threading.Event()
+        for _ in range(250):
+            if _touches(watcher, ids) != before:
+                break
+            ticks.wait(0.02)
+        assert _touches(watcher, ids) == [one + 1 for one in before]
+
+
+def test_what_waits_is_bounded(server: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When too many blocks wait to be reported, what comes more is dropped and counted; reads go on."""
+    monkeypatch.setattr(direct, "REPORT_EVERY_S", 3600.0)
+    monkeypatch.setattr(direct, "NOTED_MAX", 5)
+    with Client(server.address, direct_reads=True) as client:
+        ns, ids, data = _stored(client)
+        before = _touches(client, ids)
+        for _ in range(2):
+            assert _equal(ns.get(ids), data)
+        assert client.reports is not None and client.reports.dropped == 2 * (BLOCKS - 5)
+        _flush(client)
+        assert sum(_touches(client, ids)) == sum(before) + 2 * 5
+
+
+def test_direct_reads_see_no_other_bytes_under_churn(server: ServeProcess) -> None:
+    """While blocks are dropped and their slots stored anew, every block that is given out has its own bytes."""
+    layout = Layout.opaque(block_bytes=SIZE, block_tokens=16, revision=str(next(PROMPT)))
+    ids = [b"%d" % number for number in range(40)]
+    stop = threading.Event()
+    wrong: list[int] = []
+    read = 0
+
+    def churn() -> None:
+        with Client(server.address) as writer:
+            ns = writer.namespace(layout)
+            while not stop.is_set():
+                for start in range(0, 40, 8):
+                    part = ids[start : start + 8]
+                    ns.put(part, [np.full(SIZE, number, np.uint8) for number in range(start, start + 8)])
+                    ns.evict(part, to=None, allow_drop=True)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        with Client(server.address, direct_reads=True, verify="never") as client:
+            ns = client.namespace(layout)
+            for _ in range(150):
+                for number, block in enumerate(ns.get(ids, timeout_s=0)):
+                    read += block is not None
+                    if block is not None and not (block == number).all():
+                        wrong.append(number)
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not wrong
+    assert read > 0
