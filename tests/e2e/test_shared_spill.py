@@ -268,6 +268,24 @@ def test_attached_detached_and_switched(daemon: StartDaemon, valkey: ExternalVal
     shutil.rmtree(directory)
 
 
+def test_killed_after_a_switch(daemon: StartDaemon, valkey: ExternalValkey) -> None:
+    """A daemon that is killed after its store was switched starts on the one of its settings, believes nothing of
+    what the other one held, and finds what the first one holds."""
+    directory = valkey.socket_path.parent / "other"
+    directory.mkdir()
+    one = started(daemon, valkey.unix_url)
+    with ExternalValkey(directory) as other, Client(one.address, connect_timeout_s=20.0) as client:
+        ns = client.namespace(LAYOUT)
+        put_and_spill(ns, range(10))
+        client.admin.attach_spill(other.unix_url, replace=True)
+        put_and_spill(ns, range(10, 20))
+        one.restart()
+        until(lambda: client.admin.occupancy().tiers[Tier.SPILL].serving)
+        assert one.event("spill_forgotten")["blocks"] == 10
+        assert read(ns, range(20)) == 10
+    shutil.rmtree(directory)
+
+
 @pytest.mark.parametrize("mode", ["through", "on_reuse"])
 def test_modes_of_writing(daemon: StartDaemon, valkey: ExternalValkey, mode: str) -> None:
     """`through` has a block in the store as soon as it is stored, `on_reuse` after its second access."""

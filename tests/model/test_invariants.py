@@ -347,6 +347,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (bump("quarantined"), "quarantined is the bytes of barred"),
     (bump("blocks", 1), "blocks are READY"),
     (bump("blocks", -1), "blocks are READY"),
+    (bump("found_blocks", 1), "found blocks are FOUND"),
     (lose_a_slot, "= capacity"),
     (bump("capacity"), "= capacity"),
     (overlap, "do not overlap"),
