@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 REASON = "no CUDA device: torch finds none"
 
 
 def has_cuda() -> bool:
-    torch = pytest.importorskip("torch")
+    if find_spec("torch") is None:
+        return False
+    import torch
+
     return bool(torch.cuda.is_available())
 
 

@@ -15,6 +15,7 @@ needs=(grpcio grpcio-health-checking grpcio-reflection protobuf numpy xxhash pyd
 
 if [ "${1:-}" = pack ]; then
     mkdir -p "$wheels"
+    "${PYTHON:-python3}" -m pip wheel --quiet --no-deps -w "$wheels" . ./clients
     exec "${PYTHON:-python3}" -m pip download --quiet -d "$wheels" -c constraints.txt --only-binary=:all: \
         --python-version "${TIERD_DEVICE_PYTHON:-3.12}" "${needs[@]}"
 fi
@@ -22,10 +23,16 @@ fi
 OUT=${OUT:-$(mktemp -d)}
 environment=$OUT/environment
 "${PYTHON:-python3}" -m venv --system-site-packages "$environment"
-index=()
-[ -d "$wheels" ] && index=(--no-index --find-links "$wheels")
-"$environment/bin/python" -m pip install --quiet --disable-pip-version-check "${index[@]}" "${needs[@]}"
-export PYTHONPATH=$PWD:$PWD/clients
+install=("$environment/bin/python" -m pip install --quiet --disable-pip-version-check)
+if [ -d "$wheels" ]; then
+    install+=(--no-index --find-links "$wheels")
+    "${install[@]}" "${needs[@]}"
+    "${install[@]}" --no-deps tierd tierd-client
+else
+    "${install[@]}" -c constraints.txt "${needs[@]}"
+    "${install[@]}" --no-deps . ./clients
+fi
+export PYTHONPATH=$PWD:$PWD/clients  # what is here is tested; what is installed says which version it is
 
 status=0
 timeout 540 "$environment/bin/python" -m pytest tests/device -p no:cacheprovider -o addopts= --timeout=120 -q -rs \
