@@ -63,7 +63,7 @@ class BaseClient:
         self, target: str, *, name: str = "", connect_timeout_s: float = 2.0, rpc_timeout_s: float = 5.0,
         shared_memory: Literal["auto", "never", "require"] = "auto",
         verify: Literal["always", "sampled", "never"] = "sampled", token: str = "", tls: Tls | None = None,
-        direct_reads: bool = False,
+        direct_reads: bool = False, cuda_pinned: bool = False,
     ) -> None:
         """`target`: "unix:///path/tierd.sock" or "host:port". `name`: who it is, in the daemon's listings.
 
@@ -72,7 +72,9 @@ class BaseClient:
         shared memory, all, one in 64 or none are compared with their checksums; what came by stream always is.
         `token`, `tls`: for TCP, where the daemon wants a bearer token and has a certificate. ConnectFailed when no
         daemon answers, AccessDenied when it wants another token. `direct_reads`: `get` and `get_into` read what is
-        mapped without asking the daemon, which hears of these accesses twice a second (x86-64 only).
+        mapped without asking the daemon, which hears of these accesses twice a second (x86-64 only). `cuda_pinned`:
+        the daemon's host memory is registered with CUDA in this process, so that tensors of leases go to a GPU by
+        DMA; where that is refused they go slower.
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
@@ -82,6 +84,7 @@ class BaseClient:
         seconds(rpc_timeout_s, "rpc_timeout_s", LEAST_RPC_TIMEOUT_S)
         self.checks = Checks(verify)
         self.reports = Reports() if direct_reads else None
+        self._cuda_pinned = cuda_pinned
         self.sequences = Sequences()
         self.connection = Connection(
             target, client_name=name, connect_timeout_s=connect_timeout_s, rpc_timeout_s=rpc_timeout_s,
@@ -114,6 +117,8 @@ class BaseClient:
 
     def _reopen(self, session: Session) -> None:
         """A running request survives the daemon: its blocks are pinned again."""
+        if self._cuda_pinned and session.memory is not None:
+            session.memory.pin()
         for running in self.sequences.all_open():
             run(running.namespace.open_sequence(session, running))
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tierd_client.errors import FailedPrecondition, InvalidArgument
+from tierd_client.format import U8Array
 
 HANDLE_BYTES = 64
+HOST_REGISTER_PORTABLE, HOST_REGISTER_READ_ONLY = 1, 8
 IPC_LAZY_PEER_ACCESS = 1
 """The only flag that cudaIpcOpenMemHandle takes."""
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -46,6 +48,28 @@ class CudaRegion:
         uuid = str(torch.cuda.get_device_properties(tensor.device).uuid)
         size = tensor.numel() * tensor.element_size()
         return cls(uuid, handle, tensor.data_ptr() - base, size, tensor)
+
+
+def register(array: U8Array, *, read_only: bool) -> str:
+    """Pins host memory for copies to a GPU by DMA; why it is not, empty when it is. Memory that is mapped read-only
+    must be registered so."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device here"
+    flags = HOST_REGISTER_PORTABLE | (HOST_REGISTER_READ_ONLY if read_only else 0)
+    status = int(torch.cuda.cudart().cudaHostRegister(array.ctypes.data, array.size, flags))  # type: ignore[no-untyped-call]
+    if status:
+        _runtime(torch).cudaGetLastError()  # or the next unrelated call would report it as its own
+    return f"cudaHostRegister: error {status}" if status else ""
+
+
+def unregister(array: U8Array) -> None:
+    """Ends a registration, before the memory is unmapped."""
+    import torch
+
+    if int(torch.cuda.cudart().cudaHostUnregister(array.ctypes.data)):  # type: ignore[no-untyped-call]
+        _runtime(torch).cudaGetLastError()
 
 
 class OpenedHandle:

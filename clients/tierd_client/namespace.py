@@ -173,11 +173,11 @@ class NamespaceRoutines:
     # --- bytes out ------------------------------------------------------------------------------------
 
     async def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, device: bool = False,
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, on_device: bool = False,
     ) -> Pinned:
         """Pins blocks where they can be read in place, promoting from below while it waits. An access.
 
-        `device`: blocks that the daemon has in a GPU's memory are read there: `tensors` are on that GPU.
+        `on_device`: blocks that the daemon has in a GPU's memory are read there: `tensors` are on that GPU.
         """
         ids = self.identities(ids)
         name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
@@ -185,7 +185,7 @@ class NamespaceRoutines:
         async def pin(session: Session) -> Pinned:
             if session.memory is None:
                 return await reading.copy(self, session, ids, name, wait)
-            return await reading.pin(self, session, session.memory, ids, name, wait, device)
+            return await reading.pin(self, session, session.memory, ids, name, wait, on_device)
 
         return await self.make(pin, timeout_s)
 
@@ -457,9 +457,9 @@ class Namespace(_Named, BlockingHints):
 
     @described_by(NamespaceRoutines.acquire)
     def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, device: bool = False,
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, on_device: bool = False,
     ) -> Lease:
-        return Lease(self._acquire(ids, timeout_s, sequence, device), self._perform)
+        return Lease(self._acquire(ids, timeout_s, sequence, on_device), self._perform)
 
     @described_by(NamespaceRoutines.sequence)
     def sequence(self, name: str, ids: Any, priority: Priority | str | None = None) -> Sequence:
@@ -486,10 +486,10 @@ class AsyncNamespace(_Named, AwaitingHints):
 
     @described_by(NamespaceRoutines.acquire)
     def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, device: bool = False,
+        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, on_device: bool = False,
     ) -> Opening[AsyncLease]:
         async def acquired() -> AsyncLease:
-            return AsyncLease(await self._acquire(ids, timeout_s, sequence, device), self._perform)
+            return AsyncLease(await self._acquire(ids, timeout_s, sequence, on_device), self._perform)
 
         return Opening(acquired())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import mmap
 import os
 import socket
@@ -35,6 +36,9 @@ from tierd_client.format import CATALOG_MAGIC, FormatError, Table, U8Array
 if TYPE_CHECKING:
     from tierd_client.cuda import OpenedHandle
 
+log = logging.getLogger(__name__)
+
+HOST = 2
 FRAME_BYTES_MAX = 4096
 DESCRIPTORS_MAX = 253
 """SCM_MAX_FD of the kernel."""
@@ -67,6 +71,7 @@ class SharedMemory:
         self._segments: dict[int, _Segment] = {}
         self._catalog: U8Array | None = None
         self._opened: dict[int, OpenedHandle] = {}
+        self._pinned: list[U8Array] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.settimeout(_timeout_s(deadline))
@@ -119,6 +124,20 @@ class SharedMemory:
                     segment.write = self._map_writable(address >> OFFSET_BITS, segment.size, deadline)
         return segment.write[offset : offset + size]
 
+    def pin(self) -> None:
+        """Registers the host tier's segments with CUDA, one registration each, until this object is closed. Where
+        that is refused they stay as they are: copies to a GPU are slower, and a line in the log says so."""
+        try:
+            from tierd_client.cuda import register  # only those who pin pay for it
+
+            for number, segment in sorted(self._segments.items()):
+                problem = register(segment.read, read_only=True) if segment.tier == HOST else ""
+                if problem:
+                    raise RuntimeError(f"segment {number}: {problem}")
+                self._pinned += [segment.read] if segment.tier == HOST else []
+        except (ImportError, RuntimeError) as error:
+            log.warning("host memory is not pinned: %s", error)
+
     def device_tensor(self, address: int, size: int, deadline: Deadline) -> Any:
         """The bytes of a slot in a GPU's memory as a torch uint8 tensor there. Not to be written to."""
         number, offset = address >> OFFSET_BITS, address & _OFFSET_MASK
@@ -137,6 +156,14 @@ class SharedMemory:
     def maps_tier(self, tier: int) -> bool:
         """Whether blocks of a tier lie in shared memory."""
         return any(segment.tier == tier for segment in self._segments.values())
+
+    def _unpin(self) -> None:
+        if self._pinned:
+            from tierd_client.cuda import unregister
+
+            for array in reversed(self._pinned):
+                unregister(array)
+            self._pinned.clear()
 
     def _open_on_device(self, number: int, deadline: Deadline) -> OpenedHandle:
         from tierd_client.cuda import OpenedHandle  # only those who read there pay for it
@@ -180,6 +207,7 @@ class SharedMemory:
         self._socket.close()
         self._segments = {}
         self._catalog = None
+        self._unpin()
         for opened in self._opened.values():
             opened.close()
         self._opened = {}

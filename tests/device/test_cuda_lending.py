@@ -171,3 +171,21 @@ def test_tiers_with_hbm_of_the_daemons_own(client: Client) -> None:
     assert {one.name for one in ns.evict(ids, to="host", timeout_s=20)} == {"MOVED"}
     for seed in (500, 531, 563):
         expect(client, seed)
+
+
+def test_hbm_of_the_daemon_is_read_on_the_gpu(served: ServeProcess) -> None:
+    """A lease of a block in the daemon's device memory gives a tensor on the GPU with the block's bytes, and one in
+    host memory that CUDA knows as pinned."""
+    from gpu_lender import LAYOUT, name, pattern
+
+    with Client(served.address, shared_memory="require", cuda_pinned=True, rpc_timeout_s=60) as client:
+        ns = client.namespace(LAYOUT)
+        ns.put([name(601), name(602)], [pattern(601), pattern(602)])
+        ns.readmit([name(601)], to="hbm", timeout_s=20)
+        for round_ in range(2):
+            with ns.acquire([name(601), name(602)], on_device=True, timeout_s=20) as lease:
+                there, host = lease.tensors()
+                assert there.is_cuda, round_
+                assert np.array_equal(there.cpu().numpy().reshape(-1), pattern(601))
+                assert np.array_equal(host.numpy().reshape(-1), pattern(602))
+                assert np.array_equal(host.to("cuda").cpu().numpy().reshape(-1), pattern(602))

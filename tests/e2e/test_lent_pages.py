@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from lending_worker import BLOCK, LAYOUT, name, pattern
 from worker_process import WorkerProcess
 
@@ -218,6 +219,19 @@ def test_limits_of_lending(served: ServeProcess) -> None:
             right.adopt(pool, [b"x"], [0], fences=[3])
         assert right.adopt(pool, [b"x"], [0]) == [AdoptOutcome.ADOPTED]
         assert pool.withdraw() == {0: WithdrawOutcome.WITHDRAWN}
+
+
+def test_without_a_gpu_a_client_that_asks_for_one_reads_all_the_same(
+    served: ServeProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pinning that is refused is one line in the log; a lease for a device is one of host memory."""
+    with Client(served.address, shared_memory="require", cuda_pinned=True) as client:
+        ns = client.namespace(LAYOUT)
+        ns.put([name(91)], [pattern(91)])
+        with ns.acquire([name(91)], on_device=True) as lease:
+            assert np.array_equal(lease.views()[0], pattern(91))
+    if not torch.cuda.is_available():
+        assert len([one for one in caplog.records if "not pinned" in one.message]) == 1
 
 
 def test_lending_goes_on_after_the_daemon_was_killed(daemon: StartDaemon) -> None:
