@@ -16,6 +16,7 @@ needs=(grpcio grpcio-health-checking grpcio-reflection protobuf numpy xxhash pyd
 if [ "${1:-}" = pack ]; then
     mkdir -p "$wheels"
     "${PYTHON:-python3}" -m pip wheel --quiet --no-deps -w "$wheels" . ./clients
+    rm -rf build clients/build
     exec "${PYTHON:-python3}" -m pip download --quiet -d "$wheels" -c constraints.txt --only-binary=:all: \
         --python-version "${TIERD_DEVICE_PYTHON:-3.12}" "${needs[@]}"
 fi
