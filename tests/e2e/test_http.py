@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -41,6 +42,7 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends
+        threading.Event().wait(0.05)
 
 
 def test_frozen_spill_server(daemon: StartDaemon, valkey: ExternalValkey) -> None:
