@@ -166,6 +166,7 @@ def test_two_writers_of_one_identity(daemon: StartDaemon, valkey: ExternalValkey
             ns.evict(names, to="spill")
         assert spilled(first)[1:] == (0, 20 * BLOCK_BYTES)
         assert spilled(second) == (20, 20, 0)
+        assert "20 of the spill tier's blocks were stored by other daemons" in tierd(b, "stats").stdout
         assert read(one, range(20)) == read(two, range(20)) == 20
         odd, odder = pattern(1, BLOCK_BYTES), pattern(2, BLOCK_BYTES)
         for ns, block in ((one, odd), (two, odder)):
@@ -296,6 +297,11 @@ def test_modes_of_writing(daemon: StartDaemon, valkey: ExternalValkey, mode: str
         if mode == "on_reuse":
             assert spilled(client)[0] == client.admin.occupancy().moves_in_flight == 0
             assert read(ns, range(1, 2)) == 1
+            client.admin.clear()
+            for part in (range(200), range(200, 300)):
+                ns.put([name(n) for n in part], [pattern(n, BLOCK_BYTES) for n in part])
+            assert "not stored in the spill tier: unused" in tierd(one, "stats").stdout
+            assert read(ns, range(299, 300)) == 1
         until(lambda: spilled(client)[0] == 1)
 
 

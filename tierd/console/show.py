@@ -34,6 +34,7 @@ def stats(address: Address = None, as_json: AsJson = False) -> None:
         return
     _print_bytes(found)
     _print_counts(found)
+    _print_spill(found)
     typer.echo(
         f"\n{found.identities} identities, {found.ghosts} ghosts, {found.sessions} sessions, "
         f"{found.sequences} sequences, {found.leases} leases, {found.moves_in_flight} moves under way, "
@@ -61,6 +62,16 @@ def _print_counts(found: Occupancy) -> None:
          one.demoted_total, one.promoted_total, one.evicted_total, one.failed_moves_total)
         for tier, one in sorted(found.tiers.items())
     ])
+
+
+def _print_spill(found: Occupancy) -> None:
+    """What only the spill tier has, where there is something to say."""
+    spill = found.tiers[Tier.SPILL]
+    shed = ", ".join(f"{reason} {count}" for reason, count in sorted(spill.shed_total.items()) if count)
+    if spill.found_blocks:
+        typer.echo(f"\n{spill.found_blocks} of the spill tier's blocks were stored by other daemons")
+    if shed:
+        typer.echo(f"\nnot stored in the spill tier: {shed}")
 
 
 def namespaces(

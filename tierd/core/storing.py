@@ -41,7 +41,7 @@ def _store_ahead(state: State, spill: TierState, rows: I64Array) -> None:
         return
     for number in reversed(ARENA_TIERS):
         if number in state.tiers:
-            here = state.tiers[number].copies.ready(rows)
+            here = state.tiers[number].copies.own(rows)  # not in a page that an engine may take back
             _store_from(state, state.tiers[number], spill, rows[here])
             rows = rows[~here]
 

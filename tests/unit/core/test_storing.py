@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from engine_driver import BLOCK, Driver, ids_of
+from engine_driver import BLOCK, SESSION, Driver, ids_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tierd.core import messages as m
 from tierd.core.allowance import Allowance
+from tierd.core.loans import FIRST_POOL
 
 
 def spill_row(driver: Driver) -> m.TierOccupancy:
@@ -60,6 +62,14 @@ def test_on_reuse() -> None:
     assert driver.tiers(2) == set() and shed(driver) == {"unused": 1}
     driver.put([4])
     assert driver.tiers(1) == {m.Tier.SPILL}
+
+
+def test_lent_pages_are_not_stored_ahead() -> None:
+    """A block that an engine only lends is not stored by itself: its page may be taken back at any moment."""
+    driver = Driver(4, spill=4, lends=True, spill_write="through")
+    lent = m.Adopt(SESSION, ids_of([1]), BLOCK, FIRST_POOL, np.zeros(1, np.uint64), np.zeros(1, np.uint64))
+    driver.step(lent)
+    assert driver.tiers(1) == {m.Tier.HBM} and not driver.moves
 
 
 def test_what_failed_is_stored_later() -> None:
