@@ -59,10 +59,13 @@ class Work(Step[T]):
         return self._function()
 
     async def wait(self, threads: Executor) -> T:
-        work = asyncio.get_running_loop().run_in_executor(threads, self._function)
+        job = threads.submit(self._function)
+        work = asyncio.wrap_future(job)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
+            if job.cancel():  # no thread had come to it
+                raise
             if self._stop is not None:
                 self._stop()
             while not work.done():

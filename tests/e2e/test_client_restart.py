@@ -24,6 +24,7 @@ from tierd_client import (
 from tierd_client.admin import TierOccupancy
 from tierd_client.deadline import Deadline
 from tierd_client.namespace import Namespace
+from tierd_client.routine import Step
 from tierd_client.session import Session
 
 SIZE = 64 << 10
@@ -228,6 +229,18 @@ def test_a_closed_client_leaves_nothing_behind(daemon: Any) -> None:
         lease.release()
 
 
+class Late(Step[Any]):
+    """A call that is carried out, and whose answer nobody hears."""
+
+    def __init__(self, call: Step[Any], name: str) -> None:
+        self._call = call
+        self._name = name
+
+    def block(self) -> Any:
+        self._call.block()
+        raise TimedOut(f"the answer to {self._name} came too late")
+
+
 @pytest.mark.parametrize("method", ["Reserve", "Acquire", "Release", "Commit"])
 def test_an_answer_that_never_came_costs_no_slot(daemon: Any, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """A call that the daemon carried out and whose answer came too late leaves nothing reserved or leased once the
@@ -239,11 +252,9 @@ def test_an_answer_that_never_came_costs_no_slot(daemon: Any, monkeypatch: pytes
         assert set(ns.put(ids[:2], data[:2])) == {PutOutcome.STORED}
         call = Session.call
 
-        def late(session: Session, name: str, *rest: Any) -> Any:
-            answer = call(session, name, *rest)
-            if name == method or (method == "Commit" and name == "Abort"):
-                raise TimedOut(f"the answer to {name} came too late")
-            return answer
+        def late(session: Session, name: str, *rest: Any, **options: Any) -> Any:
+            made = call(session, name, *rest, **options)
+            return Late(made, name) if name == method or (method == "Commit" and name == "Abort") else made
 
         monkeypatch.setattr(Session, "call", late)
         with contextlib.suppress(TimedOut):

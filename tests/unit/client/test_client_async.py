@@ -184,6 +184,29 @@ def test_a_cancelled_task_outlasts_its_work() -> None:
     assert ended == ["work", "task"]
 
 
+def test_work_that_no_thread_has_begun_is_not_waited_for() -> None:
+    """A task whose function still waits for a thread ends at once when it is cancelled, and it never runs."""
+    finish = threading.Event()
+    ran: list[str] = []
+
+    async def routine(name: str) -> None:
+        await Work(lambda: (finish.wait(10), ran.append(name)))
+
+    async def main() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            first = asyncio.create_task(perform(routine("first"), threads))
+            second = asyncio.create_task(perform(routine("second"), threads))
+            await asyncio.sleep(0.01)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(second, SOON_S)
+            finish.set()
+            await first
+
+    asyncio.run(main())
+    assert ran == ["first"]
+
+
 def test_a_routine_sees_the_errors_of_its_steps() -> None:
     """An error of a step is raised where the routine awaits it, and what it does next goes on."""
 
