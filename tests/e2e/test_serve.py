@@ -193,6 +193,9 @@ def test_no_room_for_the_host_tier(daemon: StartDaemon) -> None:
         ({"policy": "fifo"}, ["policy"]),
         ({"policy": "lrfu(alpha=7)"}, ["alpha"]),
         ({"listen": "0.0.0.0:7001"}, ["--insecure"]),
+        ({"admin_token_file": "/nowhere/tokens"}, ["admin_token_file", "No such file"]),
+        ({"tls_cert_file": "/nowhere/c", "tls_key_file": "/nowhere/k"}, ["tls_cert_file", "No such file"]),
+        ({"http_address": "9400"}, ["http-address", "HOST:PORT"]),
         ({"hbm_device": "cuda:0", "hbm_bytes": "1MiB"}, ["hbm_device"]),
     ],
 )
