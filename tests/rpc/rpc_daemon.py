@@ -16,6 +16,8 @@ import grpc
 import numpy as np
 
 from tierd.adapters.arena_host import HostArena
+from tierd.adapters.device import Device
+from tierd.adapters.hbm_arena import HbmArena
 from tierd.adapters.spill_memory import MemorySpillStore
 from tierd.app.carrier import checksum_of
 from tierd.app.finder import Finder
@@ -29,7 +31,7 @@ from tierd.app.writer import Writer
 from tierd.core.engine import Engine, EngineSettings, Tables, TierSpec
 from tierd.core.errors import InvalidInput
 from tierd.core.messages import Tier
-from tierd.ports import SpillStore
+from tierd.ports import ArenaStore, SpillStore
 from tierd.rpc.server import RpcServer
 from tierd.testing.faulty import FaultySpillStore, Script, Scripted
 from tierd_client.format import U8Array
@@ -57,7 +59,7 @@ class Daemon:
     watch: SpillWatch
     store: MemorySpillStore
     faulty: FaultySpillStore
-    arenas: dict[Tier, HostArena]
+    arenas: dict[Tier, ArenaStore]
     channel: grpc.aio.Channel
     blocks: blocks_pb2_grpc.BlocksStub
     admin: admin_pb2_grpc.AdminStub
@@ -172,13 +174,18 @@ async def running(
     script: Script | None = None, heartbeat_ms: int = 1000, max_ids: int = 1000, max_held: int = 2000,
     rpcs_max: int = 100, op_timeout_s: float = 2.0, policy: str = "lru", sessions: int = 16, spill: bool = True,
     shared: bool = False, spill_bytes_per_s: float = 0.0, look_s: float = 5.0, ttl_s: float = 60.0,
+    device: Device | None = None,
 ) -> AsyncIterator[Daemon]:
-    """A daemon that is up, with its spill tier up; stopped in order at the end."""
+    """A daemon that is up, with its spill tier up; stopped in order at the end. `device`: where its hbm is."""
     sizes = {Tier.HBM: hbm_blocks * BLOCK, Tier.HOST: host_blocks * BLOCK}
-    arenas = {
+    arenas: dict[Tier, ArenaStore] = {
         tier: HostArena({SEGMENT_OF[tier]: np.zeros(size, np.uint8)}, tier) for tier, size in sizes.items() if size
     }
-    specs = [TierSpec(tier, ((SEGMENT_OF[tier], sizes[tier]),)) for tier in arenas]
+    if device is not None:
+        arenas[Tier.HBM] = HbmArena(device, {SEGMENT_OF[Tier.HBM]: sizes[Tier.HBM]})
+    specs = [
+        TierSpec(tier, ((SEGMENT_OF[tier], sizes[tier]),), readable=arena.mappable) for tier, arena in arenas.items()
+    ]
     if spill:
         specs.append(TierSpec(Tier.SPILL, capacity_bytes=spill_bytes))
     settings = EngineSettings(tuple(specs), policy=policy, max_held=max_held, spill_bytes_per_s=spill_bytes_per_s)

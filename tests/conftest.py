@@ -1,4 +1,4 @@
-"""Real processes: `tierd serve` as a user starts it, and an external Valkey."""
+"""Real processes for all tests: `tierd serve` as a user starts it, and an external Valkey."""
 
 from __future__ import annotations
 
