@@ -25,7 +25,7 @@ from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
 
 POLICIES = ["lru", "lrfu", "lrfu(ranking=composite)", "lrfu(ranking=decayed,half_life_s=10)"]
-HBM, HOST = 1, 2
+HBM, HOST, SPILL = 1, 2, 4
 
 
 def settle_put(driver: Driver, blocks: m.Ids, *, ok: bool = True) -> list[m.Reserved]:
@@ -222,29 +222,32 @@ def test_a_move_that_breaks_costs_nothing(by: str) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.DOWN, Fault.DOWN_AFTER, Fault.CORRUPT])
 def test_a_device_copy_that_fails_is_no_demotion(tmp_path: Path, fault: Fault) -> None:
-    """When the device does not copy a block down, or copies other bytes, nothing but the block's own bytes is ever
-    given out; where it said that it failed, the block stays in hbm and goes down the next time."""
+    """A block that the device did not copy down is FAILED, stays in hbm and goes down the next time; one of which other
+    bytes arrived is gone from there, and is had from where it lies as well, or not at all: never with those bytes."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
         session = (await d.session()).number
-        await d.store_blocks(session, block_ids(1))
-        assert await d.readmit(block_ids(1), m.Tier.HBM) == [pb.READMIT_OUTCOME_READY]
+        await d.store_blocks(session, block_ids(1, 2))
+        await d.evict(block_ids(2))
+        assert await d.readmit(block_ids(1, 2), m.Tier.HBM) == [pb.READMIT_OUTCOME_READY] * 2
         host_only = apb.ClearRequest(filter=apb.BlockFilter(tier=pb.TIER_HOST))
-        assert (await d.admin.Clear(host_only, timeout=DEADLINE_S)).host_blocks == 1
-        (outcome,) = await d.evict(block_ids(1), m.Tier.HOST)
-        if fault is not Fault.CORRUPT:
-            assert outcome == pb.EVICT_OUTCOME_FAILED
-            assert await d.tiers_of(block_ids(1)) == [HBM]
-            assert await d.evict(block_ids(1), m.Tier.HOST) == [pb.EVICT_OUTCOME_MOVED]
-        reply = await d.acquire(session, block_ids(1), timeout_ms=1000)
-        if reply.outcomes[0] == pb.ACQUIRE_OUTCOME_LEASED:
-            assert np.array_equal(d.view(reply.addresses[0]), payload(identity(1)))
+        assert (await d.admin.Clear(host_only, timeout=DEADLINE_S)).host_blocks >= 1
+        outcomes = await d.evict(block_ids(1, 2), m.Tier.HOST)
+        if fault is Fault.CORRUPT:
+            assert await d.tiers_of(block_ids(1, 2)) == [0, SPILL]
         else:
-            assert fault is Fault.CORRUPT
+            assert outcomes == [pb.EVICT_OUTCOME_FAILED] * 2
+            assert await d.tiers_of(block_ids(1, 2)) == [HBM, HBM | SPILL]
+            assert await d.evict(block_ids(1, 2), m.Tier.HOST) == [pb.EVICT_OUTCOME_MOVED] * 2
+        reply = await d.acquire(session, block_ids(1, 2), timeout_ms=1000)
+        leased = [one == pb.ACQUIRE_OUTCOME_LEASED for one in reply.outcomes]
+        assert leased == [fault is not Fault.CORRUPT, True]
+        for number, address in zip((1, 2), reply.addresses, strict=True):
+            assert not address or np.array_equal(d.view(address), payload(identity(number)))
         await d.check_balance()
 
-    run(body, tmp_path, device=FakeDevice(Scripted([fault], [Operation.READ])))
+    run(body, tmp_path, device=FakeDevice(Scripted([fault] * 2, [Operation.READ])))
 
 
 # --- tiers of one slot -------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ The table of what happened to what it means, which every caller relies on:
       content of the identity
     spilled value damaged: envelope or bytes     no     yes    -      dropped, and deleted from the store
       have another checksum than they say
+    what came from a device has another          no     yes    -      dropped by the engine
+      checksum than the block
     server full                                  no     no     yes    stays
     server down, or any other failure            no     no     no     stays
 """
@@ -197,11 +199,7 @@ class Carrier:
     def _copy(self, move: Move) -> tuple[int, bool]:
         """Between tiers. The checksum is known: that of the move. True: another daemon had stored the block."""
         if move.target is Tier.SPILL:
-            source = self.arena(move.source)
-            return move.checksum, not self._demote(move, (
-                source.view(move.source_address, move.size) if source.mappable
-                else self.read(move.source, move.source_address, move.size)
-            ))
+            return move.checksum, not self._demote(move, self._source(move))
         if move.source is Tier.SPILL:
             self._promote(move)
         else:
@@ -209,13 +207,24 @@ class Carrier:
         return move.checksum, False
 
     def _shift(self, move: Move) -> None:
-        source, target = self.arena(move.source), self.arena(move.target)
-        if source.mappable:
-            target.write(move.target_address, source.view(move.source_address, move.size))
-        elif target.mappable:
-            source.read(move.source_address, target.view(move.target_address, move.size))
+        target = self.arena(move.target)
+        if self.arena(move.source).mappable or not target.mappable:
+            target.write(move.target_address, self._source(move))
         else:
-            target.write(move.target_address, self.read(move.source, move.source_address, move.size))
+            self._from_device(move, target.view(move.target_address, move.size))
+
+    def _source(self, move: Move) -> U8Array:
+        """The bytes of a block in an arena, in place where they can be."""
+        source = self.arena(move.source)
+        if source.mappable:
+            return source.view(move.source_address, move.size)
+        return self._from_device(move, np.empty(move.size, np.uint8))
+
+    def _from_device(self, move: Move, out: U8Array) -> U8Array:
+        """Copies a block out of a device's memory. Whoever writes there does so unseen, in an order of the device's
+        own: BlockDamaged when the bytes are not those that were committed."""
+        self.arena(move.source).read(move.source_address, out)
+        return _checked(move, out)
 
     def _demote(self, move: Move, payload: U8Array) -> bool:
         """Whether what is stored now is this daemon's own."""
@@ -236,9 +245,7 @@ class Carrier:
         stored = self._fetch(move.namespace, move.identity, out, self.op_timeout_s)
         if stored.checksum != move.checksum:
             raise BlockVanished(f"block {move.identity.hex()} was overwritten with another content")
-        found = checksum_of(out)
-        if found != move.checksum:
-            raise BlockDamaged(f"spilled bytes have checksum {found:016x}, not {move.checksum:016x}")
+        _checked(move, out)
         if not target.mappable:
             target.write(move.target_address, out)
 
@@ -255,3 +262,12 @@ class Carrier:
         if self.spill is None:
             raise SpillDown("the spill tier is off")
         return self.spill
+
+
+def _checked(move: Move, data: U8Array) -> U8Array:
+    """The same bytes. BlockDamaged when they do not have the checksum of the move."""
+    found = checksum_of(data)
+    if found != move.checksum:
+        tier = move.source.name.lower()
+        raise BlockDamaged(f"bytes from {tier} have checksum {found:016x}, not {move.checksum:016x}")
+    return data

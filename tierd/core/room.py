@@ -422,7 +422,7 @@ def _failed(
     if result.lost:
         # Pins of running sequences do not keep what is gone; a lease or another move still reads the slot.
         if not source.copies.moves[move.row] and not source.copies.leases[move.row]:
-            if result.damaged and not move.void:
+            if result.damaged and not move.void and source.tier == Tier.SPILL:
                 state.unlink(rows)
             state.drop(source, rows, unlink=False)
         return
