@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, identity, run
@@ -157,3 +158,19 @@ def test_namespaces_and_tenants_are_listed(tmp_path: Path) -> None:
         assert {one.domain for one in tenants} == {"default"} and not any(one.namespace for one in tenants)
 
     filled(body, tmp_path)
+
+
+def test_filters_where_a_tier_is_off(tmp_path: Path) -> None:
+    """Without a spill tier a listing and a clear of any tier find what there is; the tier itself is named."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        await d.store_blocks((await d.session()).number, block_ids(1, 2))
+        listed = await d.admin.ListBlocks(apb.ListBlocksRequest(), timeout=DEADLINE_S)
+        assert {block.identity for block in listed.blocks} == {identity(1), identity(2)}
+        with pytest.raises(grpc.aio.AioRpcError, match=r"filter.tier: the spill tier is off"):
+            await d.admin.Clear(apb.ClearRequest(filter=apb.BlockFilter(tier=pb.TIER_SPILL)), timeout=DEADLINE_S)
+        cleared = await d.admin.Clear(apb.ClearRequest(), timeout=DEADLINE_S)
+        assert (cleared.host_blocks, cleared.spill_blocks) == (2, 0)
+
+    run(body, tmp_path, spill=False)

@@ -179,10 +179,10 @@ def _cannot_move(
 def select(state: State, where: BlockFilter) -> I64Array:
     """Rows with a READY copy that a filter takes."""
     catalog = state.catalog
-    planes = [where.tier] if where.tier else list(state.tiers)
+    tiers = [state.tier(where.tier, "filter.tier")] if where.tier else list(state.tiers.values())
     found = np.zeros(catalog.capacity, bool)
-    for number in planes:
-        found |= state.tier(number, "filter.tier").copies.state == STATE_READY
+    for tier in tiers:
+        found |= tier.copies.state == STATE_READY
     if where.namespace:
         found &= catalog.namespace == where.namespace
     if where.namespaces is not None:
