@@ -184,7 +184,8 @@ async def running(
     if device is not None:
         arenas[Tier.HBM] = HbmArena(device, {SEGMENT_OF[Tier.HBM]: sizes[Tier.HBM]})
     specs = [
-        TierSpec(tier, ((SEGMENT_OF[tier], sizes[tier]),), readable=arena.mappable) for tier, arena in arenas.items()
+        TierSpec(tier, ((SEGMENT_OF[tier], sizes[tier]),), readable=arena.mappable)
+        for tier, arena in arenas.items()
     ]
     if spill:
         specs.append(TierSpec(Tier.SPILL, capacity_bytes=spill_bytes))

@@ -1,4 +1,5 @@
-"""What users of other systems met when blocks were evicted, ranked and admitted; docs/field-reports.md, section D."""
+"""What users of other systems met when blocks were evicted, ranked and admitted; docs/field-reports.md, section
+D."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tierd.settings import Settings
 from tierd.testing.fake_device import FakeDevice
 from tierd.testing.faulty import Fault, Operation, Scripted
 from tierd.testing.serve import StartDaemon
-from tierd_client import Client, Layout, PutOutcome, Tier, Tiers
+from tierd_client import Client, Layout, PutOutcome, Tier
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -68,8 +69,8 @@ def test_a_batch_keeps_its_block_that_was_there_already(policy: str, spill: int)
 def test_no_batch_costs_a_block_that_it_names(
     held: list[int], batch: list[int], chain: bool, ok: bool, spill: int, policy: str
 ) -> None:
-    """Whatever a tier holds and whether or not victims can be moved, what a put reports as there is there when it is
-    answered, and no block that it names has gone from anywhere."""
+    """Whatever a tier holds and whether or not victims can be moved, what a put reports as there is there when
+    it is answered, and no block that it names has gone from anywhere."""
     driver = Driver(host=6, spill=spill, policy=policy)
     driver.put(held)
     before = {number for number in batch if where(driver, number)}
@@ -85,9 +86,9 @@ def test_no_batch_costs_a_block_that_it_names(
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("read_again", [[], [0, 1], [0, 1, 2, 3, 4, 5]])
 @pytest.mark.parametrize("tail_first", [False, True])
-def test_the_end_of_a_prompt_goes_before_its_beginning(policy: str, read_again: list[int], tail_first: bool) -> None:
-    """Of a chain that was stored in two calls, in either order, and read again in part, the last blocks go first: what
-    is left is a prefix, all of it a hit."""
+def test_the_end_of_a_prompt_goes_first(policy: str, read_again: list[int], tail_first: bool) -> None:
+    """Of a chain that was stored in two calls, in either order, and read again in part, the last blocks go
+    first: what is left is a prefix, all of it a hit."""
     driver = Driver(host=6, spill=8, policy=policy)
     chunks = [ids_of([0, 1, 2], chain=True), ids_of([3, 4, 5], chain=True, first=3, parent=2)]
     for chunk in chunks[::-1] if tail_first else chunks:
@@ -165,7 +166,8 @@ def test_nothing_is_evicted_while_a_slot_is_empty(steps: list[tuple[str, int]]) 
         elif verb == "up":
             driver.step(m.Readmit(ids_of([number]), m.Tier.HBM))
         else:
-            driver.step(m.Evict(ids_of([number]), m.Tier.SPILL if verb == "down" else None, allow_drop=verb == "drop"))
+            to = m.Tier.SPILL if verb == "down" else None
+            driver.step(m.Evict(ids_of([number]), to, allow_drop=verb == "drop"))
         while driver.carry_out():
             pass
     before, free = host.counters.evicted, host.copies.free // BLOCK
@@ -205,8 +207,8 @@ def test_a_block_that_cannot_go_down_stays_up(to: m.Tier) -> None:
 
 @pytest.mark.parametrize("by", ["evict", "pressure"])
 def test_a_move_that_breaks_costs_nothing(by: str) -> None:
-    """A move down that fails, asked for or made for a newcomer, leaves its block where it was and evictable, and its
-    slot below is free again."""
+    """A move down that fails, asked for or made for a newcomer, leaves its block where it was and evictable,
+    and its slot below is free again."""
     driver = Driver(host=2, hbm=2, spill=8)
     driver.put([0, 1], tier=m.Tier.HBM)
     for _ in range(3):
@@ -222,8 +224,9 @@ def test_a_move_that_breaks_costs_nothing(by: str) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.DOWN, Fault.DOWN_AFTER, Fault.CORRUPT])
 def test_a_device_copy_that_fails_is_no_demotion(tmp_path: Path, fault: Fault) -> None:
-    """A block that the device did not copy down is FAILED, stays in hbm and goes down the next time; one of which other
-    bytes arrived is gone from there, and is had from where it lies as well, or not at all: never with those bytes."""
+    """A block that the device did not copy down is FAILED, stays in hbm and goes down the next time; one of
+    which other bytes arrived is gone from there, and is had from where it lies as well, or not at all: never
+    with those bytes."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
@@ -310,8 +313,8 @@ def test_by_default_the_first_block_too_many_is_spilled(daemon: StartDaemon) -> 
 
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_what_can_never_fit_is_refused_at_once(tmp_path: Path, blocks: int) -> None:
-    """A request of a block larger than the tier, or for slots that are all leased, ends at once as FULL and not after
-    its ten seconds, evicts nothing, and other calls are answered meanwhile."""
+    """A request of a block larger than the tier, or for slots that are all leased, ends at once as FULL and not
+    after its ten seconds, evicts nothing, and other calls are answered meanwhile."""
 
     async def body(d: Daemon) -> None:
         small = await d.namespace()

@@ -18,7 +18,7 @@ from tierd.app.carrier import checksum_of
 from tierd.core import messages as m
 from tierd.core.errors import NotFound
 from tierd.testing.serve import StartDaemon
-from tierd_client import Client, EvictOutcome, Layout, PutOutcome, Tier
+from tierd_client import Client, EvictOutcome, Layout, PutOutcome
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -63,8 +63,8 @@ def test_a_thousand_lookups_hold_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["stream", "detach"])
 def test_what_a_client_never_released_ends_with_it(tmp_path: Path, end: str) -> None:
-    """Leases, reservations and open sequences that a client left behind are free when it is gone, also those of blocks
-    that were still on their way up; another client's lease on the same block stays."""
+    """Leases, reservations and open sequences that a client left behind are free when it is gone, also those of
+    blocks that were still on their way up; another client's lease on the same block stays."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
@@ -97,8 +97,8 @@ def test_what_a_client_never_released_ends_with_it(tmp_path: Path, end: str) -> 
 
 
 def test_each_acquire_of_one_request_is_a_lease_of_its_own(tmp_path: Path) -> None:
-    """Five concurrent Acquires under one sequence name have five leases; releasing one leaves four, and the block may
-    go only after the last one and the sequence."""
+    """Five concurrent Acquires under one sequence name have five leases; releasing one leaves four, and the
+    block may go only after the last one and the sequence."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
@@ -128,8 +128,9 @@ async def refused(call: Any) -> grpc.StatusCode:
 
 
 def test_nobody_releases_what_another_holds(tmp_path: Path) -> None:
-    """A lease of another session, one that was released, and one that never was are NOT_FOUND, also beside one's own,
-    and nothing is released by such a call; under pressure the block stays until its holder lets it go."""
+    """A lease of another session, one that was released, and one that never was are NOT_FOUND, also beside
+    one's own, and nothing is released by such a call; under pressure the block stays until its holder lets it
+    go."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
@@ -192,8 +193,8 @@ def test_nobody_finishes_what_another_writes(tmp_path: Path) -> None:
 
 
 def test_a_reader_may_take_its_time(daemon: StartDaemon) -> None:
-    """Blocks that a client reads slowly in place keep their bytes while others fill the tier over and over, drop and
-    clear all they can, and while the daemon is killed and started again; afterwards they may go."""
+    """Blocks that a client reads slowly in place keep their bytes while others fill the tier over and over,
+    drop and clear all they can, and while the daemon is killed and started again; afterwards they may go."""
     server = daemon(host_bytes=8 * SIZE)
     with Client(server.address) as reader, Client(server.address) as other:
         layout = Layout.opaque(block_bytes=SIZE)
@@ -215,8 +216,8 @@ def test_a_reader_may_take_its_time(daemon: StartDaemon) -> None:
 
 
 def test_a_writer_that_comes_late_hits_nobody(tmp_path: Path) -> None:
-    """The slots of a client whose connection is gone and whose process lives are given to nobody, so that what it still
-    writes is in no block, and is no block itself; when the process is dead they are used again."""
+    """The slots of a client whose connection is gone and whose process lives are given to nobody, so that what
+    it still writes is in no block, and is no block itself; when the process is dead they are used again."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
@@ -246,8 +247,8 @@ def test_a_writer_that_comes_late_hits_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spill", [0, 8])
 def test_a_lease_waits_in_a_queue_as_long_as_it_must(spill: int) -> None:
-    """However late a request reads what it leased, it is there with its bytes' checksum, counted as no miss, and can
-    be leased again; nothing that happened meanwhile took it."""
+    """However late a request reads what it leased, it is there with its bytes' checksum, counted as no miss,
+    and can be leased again; nothing that happened meanwhile took it."""
     driver = Driver(host=2, spill=spill)
     driver.put([0, 1], checksum=77)
     lease = driver.acquire([0])
@@ -304,9 +305,9 @@ def _pinned_s(driver: Driver, number: int) -> float:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_round_leaves_a_hold_behind(seed: int) -> None:
-    """After hundreds of random rounds of put, read, demote, promote and give up, with moves that fail, find nothing or
-    find the server full, and a second session that ends in the middle, nothing is leased or reserved and every
-    block of every tier may be evicted."""
+    """After hundreds of random rounds of put, read, demote, promote and give up, with moves that fail, find
+    nothing or find the server full, and a second session that ends in the middle, nothing is leased or reserved
+    and every block of every tier may be evicted."""
     draw = random.Random(seed)
     driver = Driver(host=4, hbm=2, spill=12)
     for turn in range(400):
@@ -361,8 +362,8 @@ def _one_of_many(driver: Driver, draw: random.Random, number: int) -> None:
 
 
 def test_a_session_holds_no_more_than_it_may(tmp_path: Path) -> None:
-    """A call that would hold more blocks than `max_held` is RESOURCE_EXHAUSTED by that name and takes nothing; what the
-    session holds is untouched, and after a release the call works."""
+    """A call that would hold more blocks than `max_held` is RESOURCE_EXHAUSTED by that name and takes nothing;
+    what the session holds is untouched, and after a release the call works."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
