@@ -21,7 +21,7 @@ from tierd.core.messages import (
     Readmit,
     Readmitted,
 )
-from tierd.core.reading import readmit
+from tierd.core.reading import at_least, readmit
 from tierd.core.state import ARENA_TIERS, State
 from tierd.core.underway import Ticket
 from tierd_client.format import I64Array
@@ -124,14 +124,28 @@ def _go_on(state: State, ticket: Ticket, room: int) -> tuple[int, ...]:
     active, ticket.active = ticket.active, np.empty(0, np.int64)
     waiting = _ask(state, ticket, active)
     ticket.outcomes[active[ticket.outcomes[active] == Prefetched.MISS]] = Prefetched.LOST
-    count = len(ticket.blocks)
-    while ticket.begun < count and len(ticket.active) < room:
-        fresh = np.arange(ticket.begun, min(count, ticket.begun + room - len(ticket.active)))
-        ticket.begun += len(fresh)
-        waiting |= _ask(state, ticket, fresh)
-    if ticket.begun == count and not len(ticket.active):
+    while ticket.begun < len(ticket.blocks) and len(ticket.active) < room:
+        waiting |= _begin(state, ticket, room - len(ticket.active))
+    if ticket.begun == len(ticket.blocks) and not len(ticket.active):
         _finish(ticket)
     return tuple(sorted(waiting))
+
+
+def _begin(state: State, ticket: Ticket, room: int) -> set[int]:
+    """Begins with the next ids, of which at most `room` must be brought up. Where none of them can be, there is no
+    room for any of the rest."""
+    assert ticket.blocks is not None
+    rest = np.arange(ticket.begun, len(ticket.blocks))
+    rows = state.find(ticket.blocks.take(rest))
+    below = (rows != NO_ROW) & ~at_least(state, state.at_or_below(ticket.to).tier, rows)
+    cut = int(np.searchsorted(np.cumsum(below), room, side="right"))
+    waiting = _ask(state, ticket, rest[:cut])
+    if len(ticket.active) or not below[:cut].any():
+        ticket.begun += cut
+        return waiting
+    ticket.outcomes[rest[cut:][below[cut:]]] = Prefetched.FULL
+    ticket.begun += len(rest)
+    return waiting | _ask(state, ticket, rest[cut:][~below[cut:]])
 
 
 def _ask(state: State, ticket: Ticket, places: I64Array) -> set[int]:

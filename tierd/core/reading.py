@@ -178,7 +178,7 @@ def readmit(state: State, command: Readmit) -> Outcomes:
     state.link(command.blocks, rows)
     outcomes = np.full(len(rows), Readmitted.MISS, np.int8)
     known = (rows != NO_ROW) & (state.ready_tiers(rows) != 0)
-    ready = known & _at_least(state, target.tier, rows)
+    ready = known & at_least(state, target.tier, rows)
     outcomes[ready] = Readmitted.READY
     rest = indices(known & ~ready)
     outcomes[rest] = Readmitted.PENDING
@@ -188,7 +188,7 @@ def readmit(state: State, command: Readmit) -> Outcomes:
     return Outcomes(outcomes, tuple(sorted(waiting)))
 
 
-def _at_least(state: State, tier: Tier, rows: I64Array) -> NDArray[np.bool_]:
+def at_least(state: State, tier: Tier, rows: I64Array) -> NDArray[np.bool_]:
     """Rows with a READY copy in this tier or a faster one."""
     found = np.zeros(len(rows), bool)
     for number, candidate in state.tiers.items():

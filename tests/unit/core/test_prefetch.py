@@ -198,3 +198,18 @@ def test_a_prefetch_is_no_access() -> None:
     prefetch(driver, [0])
     driver.carry_out()
     assert (driver.describe(0).record, driver.engine.state.clock.step) == (before, step)
+
+
+def test_where_one_block_finds_no_room_the_rest_finds_none() -> None:
+    """READY and MISS are told as far as the window reaches; once nothing can come up, of all ids at once."""
+    driver = spilled(8, 6, max_prefetch_moves=2)
+    driver.put([20, 21])
+    reply = prefetch(driver, [20, *range(6), 21, 30])
+    assert reply.outcomes.tolist() == [READY, *[PENDING] * 8]
+    driver.step(m.CancelPrefetch(SESSION, reply.ticket))
+    driver.carry_out(ok=False)
+    driver.put([22, 23, 24, 25, 26, 27])
+    kept = driver.acquire([20, 21, 22, 23, 24, 25, 26, 27])
+    full = prefetch(driver, [20, *range(6), 21, 30])
+    assert full.outcomes.tolist() == [READY, *[FULL] * 6, READY, MISS] and full.done
+    driver.release(kept)
