@@ -114,6 +114,24 @@ def test_a_full_spill_tier_keeps_the_best(tmp_path: Path) -> None:
     run(body, tmp_path, spill_bytes=10 * BLOCK)
 
 
+def test_older_blocks_do_not_take_the_place_of_newer_ones(tmp_path: Path) -> None:
+    """What is worth less than all that a full spill tier holds is left where it is, and nothing is thrown out."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        for seed in range(1, 6):
+            await d.store_blocks(session, block_ids(seed))
+        for seed in range(50, 60):
+            await d.store_blocks(session, block_ids(seed))
+            await d.evict(block_ids(seed))
+        last = (await drained(d))[-1]
+        assert (last.state, last.stored_blocks, last.total_blocks) == (apb.DRAIN_STATE_FULL, 0, 5)
+        assert await d.tiers_of(block_ids(*range(50, 60))) == [4] * 10
+
+    run(body, tmp_path, spill_bytes=10 * BLOCK)
+
+
 def test_rate(tmp_path: Path) -> None:
     """A rate bounds the bytes that are stored in a second."""
 

@@ -7,27 +7,28 @@ as much: else a drain of more than it holds would throw out at its end what it s
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tierd.core.arena import slot_bytes
-from tierd.core.explain import in_rank_order, rank_of
+from tierd.core.arena import slots_of
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Drainable, Drained, ListDrainable, Outcomes, StoreBelow, Tier
 from tierd.core.moving import select
 from tierd.core.room import bring
+from tierd.core.standing import standings
 from tierd.core.state import State, TierState
-from tierd_client.format import I64Array
+from tierd.core.statistics import StatsOf
+from tierd_client.format import STATE_ABSENT, I64Array
 
 
 def list_drainable(state: State, command: ListDrainable) -> Drainable:
     spill = state.tier(Tier.SPILL)
     rows = select(state, command.where)
     held = spill.copies.ready(rows)
-    order, seen = [np.empty(0, np.int64)], np.zeros(state.catalog.capacity, bool)
+    order, left = [np.empty(0, np.int64)], rows[~held]
     for tier in state.tiers.values():
-        if tier is not spill:
-            mine = rows[~held & tier.copies.ready(rows) & ~seen[rows]]
-            seen[mine] = True
-            order.append(in_rank_order(state, tier, mine)[::-1])
+        here = tier.copies.ready(left)
+        order.append(_best_first(state, tier, left[here]))
+        left = left[~here]
     chosen = np.concatenate(order)
     return Drainable(state.catalog.identity[chosen], state.catalog.size[chosen], int(np.count_nonzero(held)))
 
@@ -39,32 +40,47 @@ def store_below(state: State, command: StoreBelow) -> Outcomes:
     known = np.flatnonzero((rows != NO_ROW) & (state.ready_tiers(rows) != 0))
     outcomes[known] = np.where(spill.copies.ready(rows[known]), Drained.STORED, Drained.PENDING)
     rest = known[outcomes[known] == Drained.PENDING]
-    outcomes[rest[_failed(state, rows[rest], command.retry)]] = Drained.FAILED
-    rest = rest[outcomes[rest] == Drained.PENDING]
-    under_way = np.array([spill.copies.writer.get(row, 0) != 0 for row in rows[rest].tolist()], bool)
-    if not state.spill_up:
-        outcomes[rest[~under_way]] = Drained.FAILED
-    elif len(rest) and not under_way.all() and not _worth_a_place(state, spill, rows[rest[~under_way]]):
-        outcomes[rest[~under_way]] = Drained.FULL
+    outcomes[rest[_have_failed(state, rows[rest], command.retry)]] = Drained.FAILED
+    new = rest[(outcomes[rest] == Drained.PENDING) & (spill.copies.state[rows[rest]] == STATE_ABSENT)]
+    if state.spill_up:
+        outcomes[new[~_worth_a_place(state, spill, rows[new])]] = Drained.FULL
+    else:
+        outcomes[new] = Drained.FAILED
     rest = rest[outcomes[rest] == Drained.PENDING]
     full, waiting = bring(state, rows[rest], spill, rows[rest])
     outcomes[rest[np.isin(rows[rest], full)]] = Drained.FULL
     return Outcomes(outcomes, tuple(sorted(waiting)))
 
 
-def _failed(state: State, rows: I64Array, retry: bool) -> I64Array:
-    """Places of those whose move has failed since the first call, which forgets of earlier failures."""
+def _have_failed(state: State, rows: I64Array, retry: bool) -> NDArray[np.bool_]:
+    """Those whose move has failed since the first call, which forgets of earlier failures."""
     keys = [(row, int(state.catalog.birth[row])) for row in rows.tolist()]
-    failed = [place for place, key in enumerate(keys) if state.failed.pop(key, None) == Tier.SPILL]
-    return np.array(failed if retry else [], np.int64)
+    failed = np.array([state.failed.pop(key, None) == Tier.SPILL for key in keys], bool)
+    return failed if retry else np.zeros(len(rows), bool)
 
 
-def _worth_a_place(state: State, spill: TierState, rows: I64Array) -> bool:
-    """Whether there is room for one of these, or a victim that is worth less than all of them."""
-    if spill.copies.free >= slot_bytes(int(state.catalog.size[rows].max())):
-        return True
+def _best_first(state: State, tier: TierState, rows: I64Array) -> I64Array:
+    """Rows by what they are worth in a tier; of equals the shallower first."""
+    ranks, standing = _worth(state, tier, rows)
+    order: I64Array = rows[np.lexsort((state.catalog.position[rows], ranks, -standing))]
+    return order
+
+
+def _worth(state: State, tier: TierState, rows: I64Array) -> tuple[NDArray[np.float64], I64Array]:
+    """What decides which goes first: a lower standing, of equals a higher rank."""
+    ranks = state.policy.ranks(StatsOf(state.catalog, rows), state.moment(tier))
+    return ranks, standings(state.catalog, rows)
+
+
+def _worth_a_place(state: State, spill: TierState, rows: I64Array) -> NDArray[np.bool_]:
+    """Which of these find room that is free, or are worth more than the next victim."""
+    free: NDArray[np.bool_] = np.cumsum(slots_of(state.catalog.size[rows])) <= spill.copies.free
+    if free.all():
+        return free
     victims = state.choose(spill, 1)
     if not len(victims):
-        return False
+        return free
     state.spare(spill, victims)
-    return rank_of(state, spill, int(victims[0])) > max(rank_of(state, spill, row) for row in rows.tolist())
+    ranks, standing = _worth(state, spill, np.concatenate([victims, rows]))
+    free |= (standing[1:] > standing[0]) | ((standing[1:] == standing[0]) & (ranks[1:] < ranks[0]))
+    return free
