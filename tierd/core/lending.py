@@ -8,6 +8,7 @@ engine's own again when Withdraw says so, by when no copy of the daemon reads it
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput, Refused
 from tierd.core.hashindex import NO_ROW
@@ -29,9 +30,7 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     refuse_foreign(state, blocks, rows)
     addresses = [page_address(command.pool, page) for page in command.pages.tolist()]
     _refuse_lent_pages(tier, addresses, rows)
-    outcomes = np.zeros(len(rows), np.int8)
-    outcomes[(rows != NO_ROW) & tier.copies.ready(rows)] = Adopted.EXISTS
-    outcomes[(rows != NO_ROW) & (tier.copies.state[rows] == STATE_FILLING)] = Adopted.BUSY
+    outcomes = _standing(tier, addresses, rows)
     mark_duplicates(blocks.ids, outcomes, Adopted.EXISTS)
     sequence = begin_request(state, session.number, command.sequence, counted=False)
     wanted = np.flatnonzero(outcomes == 0)
@@ -44,8 +43,22 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     state.link(blocks, rows)
     at = [addresses[place] for place in taken.tolist()]
     state.adopt(tier, rows[taken], at, session.number, command.fences[taken])
+    lent = outcomes == Adopted.ADOPTED
+    tier.copies.loans.fence[rows[lent]] = np.maximum(tier.copies.loans.fence[rows[lent]], command.fences[lent])
     _count_accesses(state, sequence, blocks, rows[(outcomes == Adopted.ADOPTED) | (outcomes == Adopted.EXISTS)])
     return Outcomes(outcomes)
+
+
+def _standing(tier: TierState, addresses: list[int], rows: I64Array) -> NDArray[np.int8]:
+    """What is known of each block before it is lent; 0 where it can be. A call that comes again finds its own
+    loans: ADOPTED once more, or its engine would take pages for its own that are lent."""
+    copies, known = tier.copies, rows != NO_ROW
+    outcomes = np.zeros(len(rows), np.int8)
+    outcomes[known & copies.ready(rows)] = Adopted.EXISTS
+    again = known & copies.on_loan(rows) & (copies.address[rows] == np.array(addresses, np.uint64))
+    outcomes[again] = Adopted.ADOPTED
+    outcomes[known & ((copies.state[rows] == STATE_FILLING) | (again & copies.loans.recalled[rows]))] = Adopted.BUSY
+    return outcomes
 
 
 def _count_accesses(state: State, sequence: Sequence | None, blocks: Ids, rows: I64Array) -> None:

@@ -219,11 +219,26 @@ def test_a_page_holds_one_block() -> None:
 
 
 def test_adopting_again_changes_nothing() -> None:
-    """A block that is in hbm already is EXISTS: the first page stays, the second is not lent."""
+    """A block that hbm has in another page is EXISTS, and that page stays the one; in the same page it is ADOPTED
+    once more, so that a call that was repeated does not make an engine take a lent page for its own."""
     driver = lender()
     assert adopt(driver, [1, 1], [3, 4]) == [m.Adopted.ADOPTED, m.Adopted.EXISTS]
-    assert adopt(driver, [1], [3]) == [m.Adopted.EXISTS]
+    assert adopt(driver, [1], [4]) == [m.Adopted.EXISTS]
+    assert adopt(driver, [1], [3], fences=[9]) == [m.Adopted.ADOPTED]
     assert hbm(driver).lent_blocks == 1
+    driver.acquire([1])
+    assert driver.moves[0].fence == 9
+
+
+def test_a_page_on_its_way_back_is_not_lent_again() -> None:
+    """A block cannot be adopted in a page that was asked for and is still being read."""
+    driver = lender()
+    adopt(driver, [1], [3])
+    driver.acquire([1])
+    withdraw(driver, [3])
+    assert adopt(driver, [1], [3]) == [m.Adopted.BUSY]
+    driver.carry_out(ok=False)
+    assert adopt(driver, [1], [3]) == [m.Adopted.ADOPTED]
 
 
 def test_a_put_does_not_rely_on_a_loan() -> None:
