@@ -36,7 +36,7 @@ CLIENT_MODULES: dict[str, set[str]] = {
     "app": {"format", "hits", "layout", "identity"},
     "rpc": {"format", "layout", "identity", "v1"},
     "sim": {"format", "identity"},
-    "testing": {"format", "identity", "layout"},
+    "testing": {"format", "hits", "identity", "layout"},
     "wiring": {"format"},
     "cli": {"errors"},
 }

@@ -191,7 +191,7 @@ def drop_a_sequence(state: State) -> None:
 
 
 def open_a_sequence(state: State) -> None:
-    state.sequences[WRITER, "extra"] = Sequence(Prompt(KIND, CHAIN[4:]).ids(), 0)
+    state.sequences[WRITER, "extra"] = Sequence(Prompt(KIND, CHAIN[4:]).ids(), Prompt(KIND, CHAIN[4:]).ids().ids, 0)
 
 
 def lengthen_a_lease(state: State) -> None:

@@ -71,7 +71,7 @@ def say_next(state: State, sequence: Sequence, command: CloseSequence) -> None:
 def _rows(state: State, sequence: Sequence) -> I64Array:
     """Distinct rows of the blocks that it named, and of those that it touched."""
     touched = state.catalog.find(pack(sequence.touched)) if sequence.touched else np.empty(0, np.int64)
-    rows = np.unique(np.concatenate([state.catalog.find(sequence.blocks.ids), touched]))
+    rows = np.unique(np.concatenate([state.catalog.find(sequence.held), touched]))
     known: I64Array = rows[rows != NO_ROW]
     return known
 
@@ -91,7 +91,7 @@ def _exclusive(state: State, sequence: Sequence) -> I64Array:
 
 
 def _shared(state: State, sequence: Sequence, rows: I64Array) -> NDArray[np.bool_]:
-    named, times = np.unique(state.catalog.find(sequence.blocks.ids), return_counts=True)
+    named, times = np.unique(state.catalog.find(sequence.held), return_counts=True)
     own = np.zeros(len(rows), np.int64)
     own[np.isin(rows, named)] = times[np.isin(named, rows)]
     shared = state.pins[rows] > own

@@ -163,9 +163,9 @@ def _check_holders(state: State) -> None:
     pins = np.zeros(state.catalog.capacity, np.int32)
     awaited: dict[bytes, int] = {}
     for sequence in state.sequences.values():
-        rows = state.catalog.find(sequence.blocks.ids)
+        rows = state.catalog.find(sequence.held)
         np.add.at(pins, rows[rows != NO_ROW], 1)
-        for identity in split(sequence.blocks.ids[rows == NO_ROW]):
+        for identity in split(sequence.held[rows == NO_ROW]):
             awaited[identity] = awaited.get(identity, 0) + 1
     _require((pins == state.pins).all(), "each row has a pin for each open sequence that names it, and no other")
     _require(awaited == state.awaited, "each identity without a row is awaited by its open sequences, and no other")

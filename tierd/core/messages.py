@@ -93,10 +93,13 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class OpenSequence:
+    """`others`: chains of its other groups, pinned with the first."""
+
     session: int
     name: str
     blocks: Ids
     priority: Priority = Priority.UNSPECIFIED
+    others: tuple[Ids, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,16 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
         raise LimitReached(f"max_sequences: all {state.settings.max_sequences} are open")
     state.clock.request()
     blocks = command.blocks
-    rows = state.catalog.find(blocks.ids)
-    state.sequences[key] = Sequence(blocks, state.clock.step, priority=command.priority)
+    held = np.concatenate([blocks.ids, *(other.ids for other in command.others)])
+    rows = state.catalog.find(held)
+    state.sequences[key] = Sequence(blocks, held, state.clock.step, priority=command.priority)
     state.pin(rows[rows != NO_ROW])
     prefer(state, rows, command.priority)
-    for identity in split(blocks.ids[rows == NO_ROW]):
+    for identity in split(held[rows == NO_ROW]):
         state.awaited[identity] = state.awaited.get(identity, 0) + 1
+    for other in command.others:
+        state.link(other, state.catalog.find(other.ids))
+    rows = rows[: len(blocks)]
     state.link(blocks, rows)
     rows[state.foreign(blocks, rows)] = NO_ROW
     tiers = state.ready_tiers(rows) & state.reach()
@@ -60,8 +64,8 @@ def end_sequence(state: State, key: tuple[int, str]) -> None:
     state.recent.pop(key, None)
     state.recent[key] = sequence
     _forget_old(state)
-    rows = state.catalog.find(sequence.blocks.ids)
-    for identity in split(sequence.blocks.ids[rows == NO_ROW]):
+    rows = state.catalog.find(sequence.held)
+    for identity in split(sequence.held[rows == NO_ROW]):
         if state.awaited[identity] == 1:
             del state.awaited[identity]
         else:
@@ -70,10 +74,10 @@ def end_sequence(state: State, key: tuple[int, str]) -> None:
 
 
 def _forget_old(state: State) -> None:
-    ids = sum(len(sequence.blocks) for sequence in state.recent.values())
+    ids = sum(len(sequence.held) for sequence in state.recent.values())
     while len(state.recent) > RECENT_SEQUENCES or ids > RECENT_IDS:
         _, oldest = state.recent.popitem(last=False)
-        ids -= len(oldest.blocks)
+        ids -= len(oldest.held)
 
 
 def find_sequence(state: State, session: int, name: str) -> Sequence:

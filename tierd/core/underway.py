@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tierd.core.allowance import Allowance
 from tierd.core.terms import Ids, OutcomeArray, Priority, Tier
-from tierd_client.format import I64Array
+from tierd_client.format import I64Array, U8Array
 
 NEVER = 2**32
 STORED_FROM = {"on_evict": NEVER, "on_reuse": 2, "through": 1}
@@ -18,9 +18,10 @@ STORED_FROM = {"on_evict": NEVER, "on_reuse": 2, "through": 1}
 
 @dataclass(slots=True)
 class Sequence:
-    """A running request."""
+    """A running request. `blocks`: its first chain, that of attention. `held`: identities of all its chains."""
 
     blocks: Ids
+    held: U8Array
     start_step: int
     touched: set[bytes] = field(default_factory=set)
     """Identities whose access is counted."""

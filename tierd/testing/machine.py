@@ -14,6 +14,7 @@ from tierd.core.messages import Tier
 from tierd.core.state import EngineSettings, Tables, TierSpec
 from tierd.testing.prompts import Kind
 from tierd_client.format import PAGE_BYTES
+from tierd_client.hits import HitRule
 
 POLICIES = (
     "lru", "lrfu", "lrfu(leaf_only=false)", "lru(persist=false)", "lrfu(ranking=composite)",
@@ -32,7 +33,7 @@ class Scale:
     workers: int = 4
     longest_prompt: int = 9
     kinds: tuple[Kind, ...] = (
-        Kind(1, 0, PAGE_BYTES), Kind(1, 1, 2 * PAGE_BYTES), Kind(2, 0, 2 * PAGE_BYTES + 100),
+        Kind(1, 0, PAGE_BYTES), Kind(1, 1, 2 * PAGE_BYTES, HitRule(1, tail=2)), Kind(2, 0, 2 * PAGE_BYTES + 100),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tierd.core.messages import Ids
 from tierd_client.format import IDENTITY_BYTES, U8Array
+from tierd_client.hits import PREFIX, HitRule
 
 _FORKS = {0: 2, 3: 2, 6: 2}
 """Position in a prompt -> how many ways it goes on from there; elsewhere there is one."""
@@ -17,11 +18,12 @@ _FORKS = {0: 2, 3: 2, 6: 2}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Blocks of one namespace and group: all of one size."""
+    """Blocks of one namespace and group: all of one size. `rule`: what a hit of them is."""
 
     namespace: int
     group: int
     block_bytes: int
+    rule: HitRule = PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Prompt:
         """Blocks `start .. end - 1` as a chain with their place in it."""
         part = self.chain[start:end]
         parent = self.chain[start - 1] if start else None
-        return Ids(self.kind.namespace, self.kind.group, pack(part), True, start, parent)
+        return Ids(self.kind.namespace, self.kind.group, pack(part), True, start, parent, rule=self.kind.rule)
 
 
 def draw_prompt(random_: random.Random, kind: Kind, longest: int) -> Prompt:

@@ -296,7 +296,9 @@ class Simulation:
         worker = self._someone()
         if worker and len(worker.sequences) < 2:
             name, prompt = worker.new_name(), self._prompt()
-            self.do(OpenSequence(worker.session, name, prompt.ids(), self.random.choice(list(Priority))))
+            others = tuple(self._prompt().ids() for _ in range(self.random.randrange(3)))
+            priority = self.random.choice(list(Priority))
+            self.do(OpenSequence(worker.session, name, prompt.ids(), priority, others))
             worker.sequences[name] = prompt
 
     def close_sequence(self) -> None:
@@ -333,15 +335,17 @@ class Simulation:
         early = (looked.presence == Presence.MISS) & (reply.outcomes == Acquired.LEASED)
         if (forgotten | early).any():
             raise Violation(f"lookup says {looked.presence.tolist()}, acquire {reply.outcomes.tolist()}")
-        self._check_hit(looked)
+        self._check_hit(looked, prompt.kind.rule.tail)
 
-    def _check_hit(self, looked: LookedUp) -> None:
-        """The hit is the leading run of blocks in tiers that can be reached now."""
+    def _check_hit(self, looked: LookedUp, tail: int) -> None:
+        """The hit is the longest whose last `tail` blocks, or all, are in tiers that can be reached now."""
         reach = 7 if self.told_up else 3
-        reachable = [bool(tiers & reach) for tiers in looked.tiers.tolist()]
-        run = reachable.index(False) if False in reachable else len(reachable)
-        if looked.hit_blocks != run:
-            raise Violation(f"a hit of {looked.hit_blocks} blocks where {run} lead: {looked.tiers.tolist()}")
+        tiers = looked.tiers.tolist()
+        if any(tier & ~reach for tier in tiers):
+            raise Violation(f"{tiers} names a tier that is down")
+        possible = [n for n in range(len(tiers) + 1) if all(tiers[max(0, n - tail) : n])]
+        if looked.hit_blocks != possible[-1]:
+            raise Violation(f"a hit of {looked.hit_blocks} blocks where it is {possible[-1]}: {tiers}")
 
     # --- storing ------------------------------------------------------------------------------------
 
