@@ -19,7 +19,9 @@ from tierd_client import (
     AcquireOutcome,
     Client,
     EvictOutcome,
+    Group,
     Layout,
+    Part,
     PinOutcome,
     PrefetchOutcome,
     Presence,
@@ -96,6 +98,26 @@ def test_blocks_go_down_and_come_up(client: Any, layout: Layout) -> None:
     assert ns.readmit(ids, to="hbm") == [ReadmitOutcome.READY] * 8
     assert ns.lookup(ids).presence == [Presence.READY] * 8
     assert _equal(ns.get(ids), data)
+
+
+def test_chains_of_groups_and_ranks(client: Any, layout: Layout) -> None:
+    """The hit of several groups, and of several ranks, is what all of them have; what it needs is named."""
+    tokens = range(8 * TOKENS)
+    part = (Part("x", "uint8", (SIZE,)),)
+    groups = [Group("full", TOKENS, part), Group("window", TOKENS, part, "window", 2 * TOKENS)]
+    hybrid = Layout.of_groups(groups, revision=layout.revision, tp_size=2)
+    world = [client.namespace(hybrid.replace(tp_rank=rank)) for rank in (0, 1)]
+    for ns, blocks in zip(world, (8, 6), strict=True):
+        full, window = ns.chains(tokens)
+        assert ns.put(full[:blocks], _data(blocks)) == [PutOutcome.STORED] * blocks
+        ns.put(window[3:blocks], _data(blocks)[3:])
+        hit = ns.lookup_chains([full, window])
+        assert (hit.tokens, list(hit.needed[1])) == (blocks * TOKENS, list(window[blocks - 2 : blocks]))
+        assert _equal(ns.get(hit.needed[1]), _data(blocks)[-2:])
+    hit = client.lookup_chains([(ns, ids) for ns in world for ids in ns.chains(tokens)])
+    assert (hit.tokens, [len(ids) for ids in hit.needed]) == (6 * TOKENS, [6, 2, 6, 2])
+    with pytest.raises(errors.InvalidArgument, match="chains: none given"):
+        client.lookup_chains([])
 
 
 def test_absent_blocks_are_told(client: Any, layout: Layout) -> None:
