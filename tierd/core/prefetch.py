@@ -105,16 +105,17 @@ def advance(state: State) -> dict[Key, tuple[int, ...]]:
     """Lets each ticket see what has arrived, and begin more moves as far as the window is free, the oldest first.
     Returns the moves that each waits for."""
     waiting = {}
-    room = state.settings.max_prefetch_moves
+    free = state.settings.max_prefetch_moves - sum(len(ticket.active) for ticket in state.prefetches.values())
     for key, ticket in state.prefetches.items():
         if ticket.blocks is None:
             continue
+        free += len(ticket.active)
         if state.clock.wall_s >= ticket.until:
             ticket.outcomes[ticket.outcomes == Prefetched.PENDING] = Prefetched.EXPIRED
             _finish(ticket)
             continue
-        waiting[key] = _go_on(state, ticket, room)
-        room -= len(ticket.active)
+        waiting[key] = _go_on(state, ticket, free)
+        free -= len(ticket.active)
     return waiting
 
 

@@ -61,6 +61,18 @@ def test_the_oldest_ticket_is_served_first() -> None:
     assert status(driver, second.ticket).done
 
 
+def test_the_window_counts_the_moves_of_later_tickets() -> None:
+    """When a slow block of the oldest ticket has come it takes no more of the window than the later ones left."""
+    driver = spilled(16, 10, max_prefetch_moves=2)
+    prefetch(driver, [0, 1, 2, 3])
+    prefetch(driver, [4, 5, 6])
+    while driver.moves:
+        assert len(driver.moves) <= 2
+        move = driver.moves.pop(0)
+        driver.step(m.Finish((m.MoveResult(move.op, True),)))
+    assert driver.present() == list(range(7))
+
+
 def test_each_outcome() -> None:
     """READY above already, MISS unknown, LOST vanished on the way, FULL without room."""
     driver = spilled(2, 4)
