@@ -588,8 +588,10 @@ class Simulation:
 
     def _finish(self, ops: list[int], *, faults: bool) -> None:
         results = self.mover.finish(ops, faults=faults)
+        moves = self.engine.state.moves
+        void = any(moves[result.op].void for result in results if result.op in moves)
         self.do(Finish(results))
-        if any(result.lost for result in results):
+        if void or any(result.lost for result in results):
             self.promises.excuse(self.all_blocks(), self.now)
 
     def write_part(self) -> None:
