@@ -229,9 +229,12 @@ class NamespaceRoutines:
     async def sequence(self, name: str, ids: Any, priority: Priority | str | None = None) -> Running:
         """Opens a sequence: a tick of the request clock; its blocks are pinned until it closes.
 
-        `priority`: low, normal or high, of the blocks that it stores and of those that it finds.
+        `ids`: of one group, or the chains of a prompt, one per group; attention is over the first. `priority`:
+        low, normal or high, of the blocks that it stores and of those that it finds.
         """
-        running = Running(self, text(name, "name"), self.identities(ids), said(Priority, priority, "priority"))
+        first, *others = map(self.identities, ids if _are_chains(ids) else [ids])
+        level = said(Priority, priority, "priority")
+        running = Running(self, text(name, "name"), first, level, tuple(others))
         self.client.connection.check_usable()
         self.client.sequences.add(running)
         try:
@@ -246,8 +249,9 @@ class NamespaceRoutines:
         if sequence.name in session.sequences or not len(sequence.ids):
             return
         blocks = await self.block_ids(session, sequence.ids)
+        others = [await self.block_ids(session, other) for other in sequence.others if len(other)]
         await opening(session, "OpenSequence", blocks_pb2.OpenSequenceRequest(
-            session=session.id, sequence=sequence.name, blocks=blocks, priority=sequence.priority))
+            session=session.id, sequence=sequence.name, blocks=blocks, priority=sequence.priority, others=others))
         session.sequences.add(sequence.name)
 
     async def close_sequence(self, sequence: Running, closing: Closing) -> None:
@@ -529,3 +533,8 @@ async def _lookup_chains(
         return question.hit()
 
     return await client.connection.make(look)
+
+
+def _are_chains(ids: Any) -> bool:
+    """Whether these are several Identities, not ids of one."""
+    return isinstance(ids, list | tuple) and bool(ids) and isinstance(ids[0], Identities)

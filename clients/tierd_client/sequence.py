@@ -30,34 +30,40 @@ def entered() -> tuple[Running, ...]:
 
 
 class Running:
-    """A request that the daemon was told of: its name and its blocks."""
+    """A request that the daemon was told of: its name, its blocks, and those of its other groups."""
 
-    def __init__(self, namespace: NamespaceRoutines, name: str, ids: Identities, priority: Any = 0) -> None:
+    def __init__(
+        self, namespace: NamespaceRoutines, name: str, ids: Identities, priority: Any = 0,
+        others: tuple[Identities, ...] = (),
+    ) -> None:
         self.namespace = namespace
         self.name = name
         self.ids = ids
         self.priority = priority
+        self.others = others
         self._known: frozenset[bytes] | None = None
 
     def contains(self, ids: Identities) -> bool:
         """Whether these blocks are its own, or go on where it ends: what a running request has decoded."""
-        if ids.group != self.ids.group or not len(ids):
+        groups = [own for own in (self.ids, *self.others) if own.group == ids.group]
+        if not groups or not len(ids):
             return False
-        if ids.chain and self.ids.chain and self._goes_along(ids):
+        if any(own.chain and ids.chain and _goes_along(own, ids) for own in groups):
             return True
         if self._known is None:
-            self._known = frozenset(self.ids)
+            self._known = frozenset(self.ids).union(*self.others)
         return self._known.issuperset(ids)
 
-    def _goes_along(self, ids: Identities) -> bool:
-        """Whether a chain is a run of its own chain, or of a continuation of it."""
-        start = ids.position - self.ids.position
-        if not 0 <= start <= len(self.ids):
-            return False
-        own = self.ids.array[start : start + len(ids)]
-        if not len(own):
-            return ids.parent == self.ids[-1]
-        return np.array_equal(own, ids.array[: len(own)])
+
+def _goes_along(own: Identities, ids: Identities) -> bool:
+    """Whether a chain is a run of another one, or of a continuation of it."""
+    start = ids.position - own.position
+    if not 0 <= start <= len(own):
+        return False
+    part = own.array[start : start + len(ids)]
+    if not len(part):
+        return bool(len(own)) and ids.parent == own[-1]
+    return np.array_equal(part, ids.array[: len(part)])
 
 
 class BaseSequence:

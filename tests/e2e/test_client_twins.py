@@ -120,6 +120,26 @@ def test_chains_of_groups_and_ranks(client: Any, layout: Layout) -> None:
         client.lookup_chains([])
 
 
+def test_a_sequence_over_groups(client: Any, layout: Layout) -> None:
+    """A sequence of a prompt's chains pins all of them, and calls for blocks of any of them belong to it."""
+    part = (Part("x", "uint8", (SIZE,)),)
+    groups = [Group("full", TOKENS, part), Group("state", 4 * TOKENS, part, "boundary")]
+    ns = client.namespace(Layout.of_groups(groups, revision=layout.revision))
+    full, state = chains = ns.chains(range(8 * TOKENS))
+    with ns.sequence("hybrid", chains):
+        before = client.admin.occupancy().step
+        assert ns.put(full, _data(8)) == [PutOutcome.STORED] * 8
+        assert ns.put(state, _data(2)) == [PutOutcome.STORED] * 2
+        assert _equal(ns.get(state), _data(2))
+        assert client.admin.occupancy().step == before
+        dropped = ns.evict(state, to=None, allow_drop=True)
+        assert dropped == [EvictOutcome.IN_USE] * 2
+        assert [record.touches for record in client.admin.describe(state)] == [1, 1]
+    assert ns.evict(state, to=None, allow_drop=True) == [EvictOutcome.DROPPED] * 2
+    with ns.sequence("short", ns.chains(range(2 * TOKENS))):
+        assert ns.lookup(full).prefix == 8
+
+
 def test_absent_blocks_are_told(client: Any, layout: Layout) -> None:
     """A miss is None in get, MISS where outcomes are given, and ends the prefix."""
     ns = client.namespace(layout)

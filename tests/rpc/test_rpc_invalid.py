@@ -153,6 +153,15 @@ CASES: list[Case] = [
     *session_cases("OpenSequence", pb.OpenSequenceRequest, blocks=ONE, sequence="r"),
     ("OpenSequence", lambda s: pb.OpenSequenceRequest(session=s, blocks=ONE), "sequence: empty", INVALID),
     (
+        "OpenSequence", lambda s: pb.OpenSequenceRequest(session=s, sequence="r", blocks=CHAIN, others=[ONE]),
+        "others: number 0 is no chain", INVALID,
+    ),
+    (
+        "OpenSequence",
+        lambda s: pb.OpenSequenceRequest(session=s, sequence="r", blocks=LONG_CHAIN, others=[LONG_CHAIN]),
+        "more than 400", INVALID,
+    ),
+    (
         "OpenSequence", lambda s: pb.OpenSequenceRequest(session=s, blocks=ONE, sequence=LONG),
         "sequence: 257", INVALID,
     ),

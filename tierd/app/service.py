@@ -280,13 +280,15 @@ class Service:
 
     async def open_sequence(
         self, session: int, name: str, blocks: m.Ids, deadline: float,
-        priority: m.Priority = m.Priority.UNSPECIFIED,
+        priority: m.Priority = m.Priority.UNSPECIFIED, others: Sequence[m.Ids] = (),
     ) -> m.SequenceOpened:
         self.sessions.require(session)
-        blocks = self._placed(blocks)
-        await self._find(blocks, deadline)
+        first, *rest = chains = [self._placed(one) for one in (blocks, *others)]
+        for one in chains:
+            await self._find(one, deadline)
         self.sessions.require(session)
-        return self.writer.ask(m.OpenSequence(session, name, blocks, priority), m.SequenceOpened)
+        command = m.OpenSequence(session, name, first, priority, tuple(rest))
+        return self.writer.ask(command, m.SequenceOpened)
 
     def close_sequence(self, command: m.CloseSequence) -> None:
         """Ends a running request, with what is known of the next use of its blocks."""

@@ -143,8 +143,10 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     async def OpenSequence(self, request: Any, context: Any) -> Any:
         name = convert.text(request.sequence, "sequence", needed=True)
         session, deadline = convert.session(request.session), deadline_of(context, SHORT_CALL_MS)
+        blocks = self._ids(request)
+        others = convert.chains(request.others, self._service.about.max_ids - len(blocks), "others", least=0)
         reply = await self._service.open_sequence(
-            session, name, self._ids(request), deadline, convert.priority(request.priority)
+            session, name, blocks, deadline, convert.priority(request.priority), others
         )
         return pb.OpenSequenceResponse(
             step=reply.step, tiers=reply.tiers.tobytes(), hit_blocks=reply.hit_blocks

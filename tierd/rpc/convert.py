@@ -86,17 +86,19 @@ def block_ids(blocks: pb.BlockIds, max_ids: int) -> m.Ids:
     return m.Ids(blocks.namespace, blocks.group, ids, blocks.chain, blocks.position, parent)
 
 
-def chains(each: Sequence[pb.BlockIds], max_ids: int) -> list[m.Ids]:
-    """The field `chains` of a request."""
-    if not 1 <= len(each) <= CHAINS_MAX:
-        raise InvalidInput("chains", f"{len(each)} chains, not 1 to {CHAINS_MAX}")
-    found = [block_ids(blocks, max_ids) for blocks in each]
+def chains(
+    each: Sequence[pb.BlockIds], max_ids: int, field: str = "chains", least: int = 1
+) -> tuple[m.Ids, ...]:
+    """A field of `least` or more chains with at most `max_ids` identities in all."""
+    if not least <= len(each) <= CHAINS_MAX:
+        raise InvalidInput(field, f"{len(each)} chains, not {least} to {CHAINS_MAX}")
+    found = tuple(block_ids(blocks, max_ids) for blocks in each)
     alone = [index for index, blocks in enumerate(found) if not blocks.chain]
     if alone:
-        raise InvalidInput("chains", f"number {alone[0]} is no chain but free-standing blocks (chain is false)")
+        raise InvalidInput(field, f"number {alone[0]} is no chain but free-standing blocks (chain is false)")
     total = sum(map(len, found))
     if total > max_ids:
-        raise InvalidInput("chains", f"{total} identities in all, more than {max_ids}")
+        raise InvalidInput(field, f"{total} identities in all, more than {max_ids}")
     return found
 
 

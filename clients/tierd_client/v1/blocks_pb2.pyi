@@ -449,16 +449,18 @@ class ReleaseResponse(_message.Message):
     def __init__(self, released_blocks: _Optional[int] = ...) -> None: ...
 
 class OpenSequenceRequest(_message.Message):
-    __slots__ = ("session", "sequence", "blocks", "priority")
+    __slots__ = ("session", "sequence", "blocks", "priority", "others")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     session: int
     sequence: str
     blocks: BlockIds
     priority: Priority
-    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
+    others: _containers.RepeatedCompositeFieldContainer[BlockIds]
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., others: _Optional[_Iterable[_Union[BlockIds, _Mapping]]] = ...) -> None: ...
 
 class OpenSequenceResponse(_message.Message):
     __slots__ = ("step", "tiers", "hit_blocks")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from engine_driver import BLOCK, SESSION, Driver, ids_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierd.core import messages as m
+from tierd.core.errors import InvalidInput
 from tierd_client.hits import PREFIX, HitRule
 
 WINDOW, STATE = HitRule(4, tail=2), HitRule(8, tail=1)
@@ -104,3 +106,23 @@ def test_a_clear_takes_no_more_than_it_may() -> None:
     assert driver.step(m.Clear(where, most=4)).in_use == 2
     driver.release(lease)
     assert sum(driver.step(m.Clear(where)).copies.values()) == 2
+
+
+def test_a_sequence_pins_the_chains_of_all_its_groups() -> None:
+    """Until it closes nothing of them goes, also what comes in while it runs; attention is over the first alone."""
+    driver = Driver(host=8)
+    full, window = chain_of(0, 3, PREFIX), chain_of(10, 3, WINDOW, 1)
+    driver.put_ids(full.take(np.array([0, 1, 2])))
+    driver.put_ids(window.take(np.array([0, 1])))
+    opened = driver.step(m.OpenSequence(SESSION, "s", full, others=(window,)))
+    assert (opened.hit_blocks, len(opened.tiers)) == (3, 3)
+    driver.put_ids(window.take(np.array([2])), sequence="s")
+    driver.put(range(100, 120))
+    assert driver.step(m.Lookup(full)).hit_blocks == driver.step(m.Lookup(window)).hit_blocks == 3
+    mass = np.full(3, 0.1, np.float32)
+    assert driver.step(m.Observe(SESSION, "s", mass)).updated == 3
+    with pytest.raises(InvalidInput, match="4 values for a sequence of 3 blocks"):
+        driver.step(m.Observe(SESSION, "s", np.full(4, 0.1, np.float32)))
+    driver.step(m.CloseSequence(SESSION, "s"))
+    driver.put(range(120, 140))
+    assert driver.step(m.Lookup(full)).hit_blocks == driver.step(m.Lookup(window)).hit_blocks == 0
