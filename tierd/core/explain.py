@@ -201,6 +201,8 @@ def _explanation(state: State, tier: TierState, row: int) -> Explanation:
     terms["standing"], terms["priority"] = standing_of(state.catalog, row), priority_of(state.catalog, row)
     if state.expected.until[row]:
         terms["expected_s"] = _left_s(state, state.expected, row)
+    if state.kept.until[row]:
+        terms["pinned_s"] = _left_s(state, state.kept, row)
     return Explanation(
         state.catalog.identity[row].tobytes(), state.policy.rule, terms, rank_of(state, tier, row),
         _protection(state, tier, row), _destination(state, tier, row),

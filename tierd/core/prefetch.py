@@ -1,8 +1,8 @@
 """Prefetch: blocks are brought up for a request that waits in a queue, a few at a time, the oldest ticket first.
 
-A ticket begins moves by itself, after each that has ended, and never has more of them than its share of the
-window. What it brings up is expected until its time is over: neither sooner gone again than anything else, nor
-in the way of anything for longer. What finds no room is FULL, and is not asked for again.
+A ticket begins moves by itself, after each that has ended; all together have no more under way than the settings
+allow. What is brought up is expected until the ticket's time is over: not gone again before it can be read, nor in
+the way of anything for longer. What finds no room is FULL, and is not asked for again.
 """
 
 from __future__ import annotations

@@ -233,7 +233,13 @@ def test_listing_and_explanation_tell_of_pins() -> None:
     assert isinstance(rest, m.BlockPage) and len(rest.blocks) == 2
     reply = driver.step(m.Explain(ids_of([1]).ids, Tier.HOST))
     assert isinstance(reply, m.Explained)
-    assert reply.blocks[0].protected_by == "pinned for 30 s"
+    assert (reply.blocks[0].protected_by, reply.blocks[0].terms["pinned_s"]) == ("pinned for 30 s", 30.0)
+    above = Driver(4, spill=4)
+    above.put([1])
+    pin(above, 1, ttl_s=30.0)
+    reply = above.step(m.Explain(ids_of([1]).ids, Tier.HOST))
+    assert isinstance(reply, m.Explained)
+    assert (reply.blocks[0].protected_by, reply.blocks[0].terms["pinned_s"]) == ("", 30.0)
 
 
 def test_pinning_again_and_again_takes_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
