@@ -145,6 +145,11 @@ CASES: list[Case] = [
     ("Acquire", lambda s: pb.AcquireRequest(session=s, blocks=ONE, sequence=LONG), "sequence: 257", INVALID),
     ("Acquire", lambda s: pb.AcquireRequest(session=s, blocks=ONE, sequence="r"), "sequence 'r'", NOT_FOUND),
     ("Acquire", lambda s: pb.AcquireRequest(session=s, blocks=ONE, timeout_ms=600_001), TIMEOUT, INVALID),
+    *session_cases("GiveUp", pb.GiveUpRequest, call=1),
+    ("GiveUp", lambda s: pb.GiveUpRequest(session=s), "call: 0", INVALID),
+    *blocks_cases("ReportDamage", pb.ReportDamageRequest, session=OPEN),
+    *session_cases("ReportDamage", pb.ReportDamageRequest, blocks=ONE),
+    ("ReportDamage", lambda s: pb.ReportDamageRequest(session=s, blocks=ONE, timeout_ms=600_001), TIMEOUT, INVALID),
     *session_cases("Release", pb.ReleaseRequest, leases=[1]),
     ("Release", lambda s: pb.ReleaseRequest(session=s, leases=[0]), "leases: 0", INVALID),
     ("Release", lambda s: pb.ReleaseRequest(session=s, leases=range(1, 1002)), "leases: 1001", INVALID),
@@ -277,6 +282,8 @@ ADMIN_CASES: list[Case] = [
     ("AttachSpill", lambda s: apb.AttachSpillRequest(url="x"), "is attached already", REFUSED),
     ("AttachSpill", lambda s: apb.AttachSpillRequest(url="x", replace=True), "url: there is no", INVALID),
     ("AttachSpill", lambda s: apb.AttachSpillRequest(url="x", timeout_ms=600_001), TIMEOUT, INVALID),
+    ("Drain", lambda s: apb.DrainRequest(filter=PREFIX), "filter.identity_prefix: 33 bytes", INVALID),
+    ("Drain", lambda s: apb.DrainRequest(timeout_s=86_401), "timeout_s: 86401", INVALID),
     ("Verify", lambda s: apb.VerifyRequest(ids=b"x"), "ids: 1 bytes", INVALID),
     ("Verify", lambda s: apb.VerifyRequest(timeout_ms=600_001), TIMEOUT, INVALID),
     ("Verify", lambda s: apb.VerifyRequest(filter=PREFIX), "filter.identity_prefix", INVALID),
@@ -309,7 +316,8 @@ def test_bad_input_names_its_field(tmp_path: Path) -> None:
 
 async def _outcome(call: Any, request: Any) -> tuple[Any, str]:
     try:
-        reply = await call(request, timeout=DEADLINE_S)
+        called = call(request, timeout=DEADLINE_S)
+        reply = [part async for part in called] if hasattr(called, "__aiter__") else await called
     except grpc.aio.AioRpcError as error:
         return error.code(), str(error.details())
     return None, str(reply)

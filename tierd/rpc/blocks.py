@@ -128,7 +128,9 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     async def ReportDamage(self, request: Any, context: Any) -> Any:
         self._service.sessions.require(convert.session(request.session))
         deadline = deadline_of(context, request.timeout_ms)
-        found = await verify(self._service, self._ids(request).ids, m.BlockFilter(), True, deadline)
+        blocks = self._ids(request)
+        self._service.namespaces.place(blocks.namespace, blocks.group)
+        found = await verify(self._service, blocks.ids, m.BlockFilter(), True, deadline)
         counts = {"damaged_blocks": len(found.damaged), "intact_blocks": found.verified_blocks}
         log.warning("damage_reported", session=request.session, **counts)
         return pb.ReportDamageResponse(**counts)
