@@ -97,7 +97,7 @@ class BaseClient:
 
     @property
     def maps_memory(self) -> bool:
-        """Whether bytes go through shared memory now."""
+        """Whether bytes go through shared memory now. Connects, and so may block, where no session lives."""
         return self.connection.current().memory is not None
 
     @property
@@ -107,7 +107,7 @@ class BaseClient:
 
     @property
     def boot_id(self) -> bytes:
-        """16 bytes that are new at each start of the daemon, as of the session in use."""
+        """16 bytes that are new at each start of the daemon, as of the session in use; may block as well."""
         return bytes(self.connection.current().info.boot_id)
 
     def _close(self) -> None:
