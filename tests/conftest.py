@@ -1,4 +1,5 @@
-"""Real processes for all tests: `tierd serve` as a user starts it, and an external Valkey."""
+"""For all tests: real processes, `tierd serve` as a user starts it and an external Valkey; and this process's log,
+limited as a daemon's is, without the drawings that take longer than a test."""
 
 from __future__ import annotations
 
@@ -9,9 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from tierd.app.log_limit import RepeatLimit
 from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd.testing.valkey import ExternalValkey
+
+# Not cached, so that a test can capture it.
+structlog.configure(processors=[
+    RepeatLimit(),
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+])
 
 
 @pytest.fixture
