@@ -198,8 +198,6 @@ CASES: list[Case] = [
     ("Evict", lambda s: pb.EvictRequest(blocks=ONE, to=pb.TIER_HBM), "to: HBM", INVALID),
     ("Evict", lambda s: pb.EvictRequest(blocks=ONE, to=8), "to: 8 is not a Tier", INVALID),
     ("Evict", lambda s: pb.EvictRequest(blocks=ONE, to=3, timeout_ms=600_001), TIMEOUT, INVALID),
-    ("GiveUp", lambda s: pb.GiveUpRequest(session=s), "call: 0 is no number", INVALID),
-    ("GiveUp", lambda s: pb.GiveUpRequest(call=1), "session: 0", INVALID),
     *blocks_cases("Readmit", pb.ReadmitRequest),
     ("Readmit", lambda s: pb.ReadmitRequest(blocks=ONE, to=pb.TIER_SPILL), "to: SPILL", INVALID),
     ("Readmit", lambda s: pb.ReadmitRequest(blocks=ONE, to=8), "to: 8 is not a Tier", INVALID),
@@ -333,7 +331,7 @@ def test_each_call_has_cases() -> None:
         for service in (pb.DESCRIPTOR.services_by_name["Blocks"], apb.DESCRIPTOR.services_by_name["Admin"])
         for method in service.methods
     }
-    assert every - tested == {"Session", "Put", "Get", "Occupancy", "GetConfig", "DetachSpill", "Drain"}
+    assert every - tested == {"Session", "Put", "Get", "Occupancy", "GetConfig", "DetachSpill"}
 
 
 @pytest.mark.parametrize(
