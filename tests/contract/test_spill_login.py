@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -163,6 +165,27 @@ def test_secrets_are_not_shown(url: str) -> None:
         assert not any(secret in text for secret in (PASSWORD, ESCAPED, "user:", "p@ss"))
 
 
+@pytest.mark.parametrize("login", ["user:{}", ":{}"])
+def test_a_server_that_repeats_the_login(login: str) -> None:
+    """What a server without AUTH answers holds the password, and is shown neither in an error nor in its causes."""
+
+    def answer(server: socket.socket) -> None:
+        peer, _ = server.accept()
+        with peer:
+            said = peer.recv(1000).decode().split("\r\n")[4::2]
+            peer.sendall(f"-ERR unknown command 'AUTH', with args beginning with: {said}\r\n".encode())
+            peer.recv(1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer, server)
+        store = new_store(f"redis://{login.format('secret')}@127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(SpillDown, match="may repeat the password") as caught:
+            store.probe(5.0)
+        answered.result(5.0)
+        store.close()
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_password_file(locked: ExternalValkey, tmp_path: Path) -> None:
     """A password is taken from its file at each login, so that it can be changed while the daemon runs."""
     file = tmp_path / "pass word"
@@ -255,11 +278,12 @@ def tls_store(tls_proxy: RedisProxy, files: TlsFiles) -> Iterator[RedisSpillStor
 
 def test_tls(tls_proxy: RedisProxy, tls_store: RedisSpillStore) -> None:
     """Blocks of every size go over TLS, and a connection that ended meanwhile costs no call."""
+    assert not tls_store.probe(5.0).same
     for number, size in enumerate((1, 4097, 5 << 20)):
         put_random(tls_store, number, size)
         assert np.array_equal(get_new(tls_store, number, size)[1], payload_of(number, size))
     connections = tls_proxy.commands[b"PING"]
-    assert not tls_store.probe(5.0).same
+    assert tls_store.probe(5.0).same
     assert tls_proxy.commands[b"PING"] == connections
     tls_proxy.cut_connections()
     get_new(tls_store, 0, 1)

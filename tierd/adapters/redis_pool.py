@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import redis.exceptions as rx
+
 from tierd.adapters.redis_url import RedisAddress
 from tierd.adapters.resp import Deadline, Wire
 from tierd.core.errors import SpillDown
@@ -143,7 +145,7 @@ class _Attempt:
             self._connection.send_command("PING")
             self._connection.read_response()
         except BaseException as error:
-            self._error = error
+            self._error = _without_secrets(error, self._connection)
         with self._lock:
             self._done.set()
             abandoned = self.abandoned
@@ -151,3 +153,10 @@ class _Attempt:
             self._connection.disconnect()
             self._when_abandoned()
 
+
+def _without_secrets(error: BaseException, connection: Any) -> BaseException:
+    """What a login failed with. A server that does not know AUTH repeats its words, so an answer that redis-py has
+    no class for is not quoted."""
+    if type(error) is not rx.ResponseError or not (connection.password or connection.credential_provider):
+        return error
+    return rx.ResponseError("login or database; its answer may repeat the password and is not shown")
