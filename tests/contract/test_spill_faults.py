@@ -67,6 +67,7 @@ def assert_down_in_time(
     took = []
     for _ in range(3):
         store.probe(5.0)
+        put_random(store, 9)
         fail()
         start = time.monotonic()
         with pytest.raises(SpillDown):
@@ -153,20 +154,36 @@ def test_late_reply_is_nobody_elses(proxy: RedisProxy, store: RedisSpillStore) -
 
 
 def test_pool_exhausted(proxy: RedisProxy) -> None:
-    """A call that finds every connection lent waits no longer than its deadline and says what it waited for."""
+    """A block that finds every connection lent waits no longer than its deadline and says what it waited for."""
     store = new_store(proxy.url, pool_size=1)
-    store.probe(5.0)
+    put_random(store, 1, BIG)
     proxy.switch(Mode.BLACK_HOLE)
     with ThreadPoolExecutor(1) as pool:
-        holder = pool.submit(all_calls(store, 1.0)["unlink"])
-        assert proxy.wait_for(b"UNLINK", 1, 5.0)
+        holder = pool.submit(all_calls(store, 1.0)["get"])
+        assert proxy.wait_for(b"GET", 1, 5.0)
         start = time.monotonic()
         with pytest.raises(SpillDown, match="pool exhausted"):
-            store.probe(0.1)
+            all_calls(store, 0.1)["get"]()
         assert time.monotonic() - start < 0.1 + GRACE_S
         assert isinstance(holder.exception(), SpillDown)
     proxy.switch(Mode.PASS)
+    get_new(store, 1, BIG)
+
+
+def test_small_commands_do_not_wait_for_blocks(proxy: RedisProxy) -> None:
+    """While blocks keep all connections for blocks busy, probes and looks are answered: who is busy is not down."""
+    store = new_store(proxy.url, pool_size=1)
     store.probe(5.0)
+    block, payload = put_random(store, 1, BIG)
+    proxy.switch(Mode.TRICKLE, count=128 << 10, delay_s=0.05)
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(get_new, store, 1, BIG)
+        assert proxy.wait_for(b"GET", 2, 5.0)
+        assert store.probe(0.5).same
+        assert store.look(FINGERPRINT, [identity_of(1)], 0.5) == [block]
+        assert not holder.done()
+        assert np.array_equal(holder.result()[1], payload)
+    store.close()
 
 
 def test_name_that_does_not_resolve_in_time(valkey: ExternalValkey, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +290,7 @@ def test_out_of_memory(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_refusals_keep_the_connection(proxy: RedisProxy, store: RedisSpillStore) -> None:
     """A server that answers with an error is not connected to anew: only a broken reply costs a connection."""
-    store.probe(5.0)
+    put_random(store, 2)
     connections = ping_count(proxy)
     proxy.switch(Mode.OUT_OF_MEMORY)
     for _ in range(5):

@@ -26,6 +26,8 @@ from tierd_client.format import U8Array
 MARKER_BYTES = 16
 EPOCH_BYTES = 8
 LOOK_COMMANDS = 3
+SMALL_CONNECTIONS = 2
+"""More to each server, for what carries no payload: neither a probe nor a look waits until a block is through."""
 RELEASE_MIN = (6, 2)
 """Of Redis; every Valkey is newer."""
 # "$4294967551" and its line end: the longest first line of a reply to GET.
@@ -38,8 +40,8 @@ class RedisSpillStore:
     url: of one server, of a primary under Sentinel, or of a cluster (redis_url.py). prefix: begins every key.
     instance, marker: 16 bytes each; the id of this instance, and what its marker key must begin with; `epoch`
     follows there, and `save_epoch` is told of each new one. shared: other instances write there too, so that a
-    put looks first whether the block is there. pool_size: most connections to each server, so also most calls
-    at a time; further ones wait. connect_timeout_s: for one connection with its handshake.
+    put looks first whether the block is there. pool_size: most connections to each server that carry blocks, so
+    also most blocks under way; further ones wait. connect_timeout_s: for one connection with its handshake.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RedisSpillStore:
         self._marker = marker
         self._wall_clock = wall_clock
         self._redis = RedisClient(url, pool_size, connect_timeout_s)
+        self._small = RedisClient(url, SMALL_CONNECTIONS, connect_timeout_s)
 
     def __repr__(self) -> str:
         return f"RedisSpillStore({self._redis}, prefix {self._prefix.decode()})"
@@ -134,13 +137,14 @@ class RedisSpillStore:
 
     def close(self) -> None:
         self._redis.close()
+        self._small.close()
 
     def _key(self, fingerprint: bytes, identity: bytes) -> bytes:
         return block_key(self._prefix, fingerprint, identity)
 
     def _run(self, commands: Sequence[Words], deadline: Deadline) -> list[Reply]:
         """Replies of small commands; the first refusal among them is raised."""
-        return [self._reply(answer) for answer in self._redis.batch(commands, deadline)]
+        return [self._reply(answer) for answer in self._small.batch(commands, deadline)]
 
     def _reply(self, answer: Answer) -> Reply:
         if isinstance(answer, ReplyError):
@@ -161,7 +165,7 @@ class RedisSpillStore:
         self, fingerprint: bytes, identities: Sequence[bytes], deadline: Deadline
     ) -> list[StoredBlock | None]:
         keys = [self._key(fingerprint, identity) for identity in identities]
-        answers = self._redis.batch([words for key in keys for words in _look_commands(key)], deadline)
+        answers = self._small.batch([words for key in keys for words in _look_commands(key)], deadline)
         return [
             self._seen(fingerprint, identity, *answers[LOOK_COMMANDS * n : LOOK_COMMANDS * (n + 1)])
             for n, identity in enumerate(identities)
@@ -201,7 +205,7 @@ class RedisSpillStore:
 
     def _server_notes(self, deadline: Deadline) -> list[str]:
         """What is wrong with the settings of the servers, each thing once. Reaches all of them."""
-        answers = self._redis.everywhere([(b"INFO", b"server"), (b"INFO", b"memory")], deadline)
+        answers = self._small.everywhere([(b"INFO", b"server"), (b"INFO", b"memory")], deadline)
         notes = (note for _, about in answers for note in server_notes(_info(about)))
         return list(dict.fromkeys(notes))
 
