@@ -75,7 +75,21 @@ def test_other_content(two: tuple[RedisSpillStore, RedisSpillStore]) -> None:
     assert np.array_equal(out, payload)
 
 
-@pytest.mark.parametrize("value", [b"", b"half a record", bytes(64), b"x" * 64])
+def test_stored_already_on_a_full_server(
+    valkey: ExternalValkey, two: tuple[RedisSpillStore, RedisSpillStore]
+) -> None:
+    """A block that is there is stored, even where the server has no room left for its newer statistics."""
+    a, b = two
+    block, payload = put_random(a, 9)
+    valkey.run(b"CONFIG", b"SET", b"maxmemory", b"1mb")
+    try:
+        newer = replace(block, record=Record(touches=9, wall=5.0))
+        assert not b.put(newer, payload, DEADLINE_S)
+    finally:
+        valkey.run(b"CONFIG", b"SET", b"maxmemory", b"512mb")
+
+
+@pytest.mark.parametrize("value", [b"", b"half a record", bytes(64), b"x" * 64, b"x" * (2 << 20)])
 def test_statistics_that_are_none(
     valkey: ExternalValkey, two: tuple[RedisSpillStore, RedisSpillStore], value: bytes
 ) -> None:

@@ -20,6 +20,7 @@ from tierd_client.format import IDENTITY_BYTES
 MAGIC = b"TIERDBLK"
 VERSION = 1
 HEADER_BYTES = 256
+STATISTICS_BYTES = 64
 CODEC_NONE = 0
 CIPHER_NONE = 0
 
@@ -109,7 +110,7 @@ def latest_statistics(block: StoredBlock, value: bytes | None) -> StoredBlock:
 
 def _decode_statistics(value: bytes) -> Record | None:
     """None for what this version did not write: statistics are worth no error."""
-    if len(value) != _STATISTICS.size + _CHECKSUM.size:
+    if len(value) != STATISTICS_BYTES:
         return None
     magic, version, flags, touches, last, ema, crf, wall = _STATISTICS.unpack_from(value)
     sound = _CHECKSUM.unpack_from(value, _STATISTICS.size)[0] == xxhash.xxh3_64_intdigest(value[: _STATISTICS.size])

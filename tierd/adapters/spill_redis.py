@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from tierd.adapters.envelope import (
     HEADER_BYTES,
+    STATISTICS_BYTES,
     block_key,
     decode_header,
     encode_header,
@@ -18,7 +20,7 @@ from tierd.adapters.envelope import (
 from tierd.adapters.redis_client import Answer, RedisClient, Words
 from tierd.adapters.redis_faults import fault_of, spill_error
 from tierd.adapters.resp import CRLF, Deadline, ProtocolError, Reply, ReplyError, Wire, command
-from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput
+from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillFull
 from tierd.core.messages import Record
 from tierd.ports import SpillHealth, StoredBlock
 from tierd_client.format import U8Array
@@ -158,7 +160,8 @@ class RedisSpillStore:
             return None
         if found.record.wall < block.record.wall:
             key = self._key(block.fingerprint, block.identity)
-            self._run([_statistics_command(key, block.record)], deadline)
+            with suppress(SpillFull):  # the block is stored all the same
+                self._run([_statistics_command(key, block.record)], deadline)
         return found
 
     def _look(
@@ -223,9 +226,11 @@ def _expect_ok(reply: Reply) -> None:
 
 
 def _look_commands(key: bytes) -> tuple[Words, ...]:
-    """Header, bytes of the value, and the statistics beside it: no payload."""
+    """Header, bytes of the value, and the statistics beside it: no payload, and no more than that of whatever
+    lies there. A value that is longer than statistics are gives a byte too many, and is none."""
     header = (b"GETRANGE", key, b"0", b"%d" % (HEADER_BYTES - 1))
-    return header, (b"STRLEN", key), (b"GET", statistics_key(key))
+    statistics = (b"GETRANGE", statistics_key(key), b"0", b"%d" % STATISTICS_BYTES)
+    return header, (b"STRLEN", key), statistics
 
 
 def _statistics_command(key: bytes, record: Record) -> Words:
