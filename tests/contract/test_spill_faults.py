@@ -364,6 +364,27 @@ def test_real_replica(valkey: ExternalValkey, proxy: RedisProxy, store: RedisSpi
     put_random(store, 2)
 
 
+def test_probe_of_a_server_that_only_reads(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
+    """A server that knows our marker and takes no writes is down to a probe already, not from store to store; one
+    that is full is up, for what it holds."""
+    direct.probe(5.0)
+    put_random(direct, 1)
+    valkey.run(b"REPLICAOF", b"127.0.0.1", b"1")
+    try:
+        with pytest.raises(SpillDown, match="read-only replica"):
+            direct.probe(5.0)
+    finally:
+        valkey.run(b"REPLICAOF", b"NO", b"ONE")
+    valkey.run(b"CONFIG", b"SET", b"maxmemory", b"1mb")
+    try:
+        with pytest.raises(SpillFull):
+            put_random(direct, 2)
+        assert direct.probe(5.0).same
+        get_new(direct, 1)
+    finally:
+        valkey.run(b"CONFIG", b"SET", b"maxmemory", b"512mb")
+
+
 def test_block_larger_than_the_server_takes(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
     """A server that hangs up on a large block is quoted with its reason."""
     valkey.run(b"CONFIG", b"SET", b"proto-max-bulk-len", b"1mb")

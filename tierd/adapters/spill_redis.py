@@ -130,6 +130,7 @@ class RedisSpillStore:
         notes = self._server_notes(deadline)
         (found,) = self._run([(b"GET", self._marker_key)], deadline)
         if found == self._marker_value():
+            self._try_write(deadline)
             return SpillHealth(same=True, detail="; ".join(notes))
         # A release before epochs wrote none, neither there nor in its state directory.
         same = not self._epoch and found == self._marker
@@ -191,6 +192,12 @@ class RedisSpillStore:
 
     def _marker_value(self) -> bytes:
         return self._marker + self._epoch.to_bytes(EPOCH_BYTES, "little")
+
+    def _try_write(self, deadline: Deadline) -> None:
+        """Writes the marker that is there over itself: a server that only reads would be up until the next store.
+        One that is full does what is to be done: it serves what it holds."""
+        with suppress(SpillFull):
+            self._run([(b"SET", self._marker_key, self._marker_value(), b"XX")], deadline)
 
     def _begin_epoch(self, found: Reply, deadline: Deadline) -> str:
         """Marks the server as this instance's in a new epoch, unless another one's marker is there. What is said
