@@ -78,8 +78,16 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except _expected() as error:
-        typer.echo(f"tierd: {error}", err=True)
+        typer.echo(f"tierd: {error}{_advice(error)}", err=True)
         sys.exit(EXIT_ERROR)
+
+
+def _advice(error: Exception) -> str:
+    from tierd_client.errors import ConnectFailed
+
+    if not isinstance(error, ConnectFailed):
+        return ""
+    return "; `tierd serve` starts one, --address or TIERD_ADDRESS names another"
 
 
 def _expected() -> tuple[type[Exception], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from numbers import Real
 from operator import index
 from typing import Any, TypeVar
@@ -12,6 +13,10 @@ TIMEOUT_S_MAX = 600.0
 """Most that a call may wait, here and in the daemon."""
 
 NAME_BYTES_MAX = 256
+
+ADDRESS_BYTES_MAX = 4096
+
+_ADDRESS = re.compile(r"unix:(//)?/[^/].*|(dns:///)?[^/\s]+:[0-9]{1,5}")
 
 M = TypeVar("M")
 
@@ -47,6 +52,13 @@ def text(value: Any, name: str, bytes_max: int = NAME_BYTES_MAX) -> str:
     if size > bytes_max:
         raise InvalidArgument(f"{name}: {size} bytes, more than {bytes_max}")
     return value
+
+
+def address(value: Any, name: str) -> str:
+    """Where a daemon is, of a form that can lead to one."""
+    if not _ADDRESS.fullmatch(text(value, name, ADDRESS_BYTES_MAX)):
+        raise InvalidArgument(f"{name}: {value!r} is neither unix:///PATH nor HOST:PORT")
+    return str(value)
 
 
 def message(kind: type[M], **fields: Any) -> M:

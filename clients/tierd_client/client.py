@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
-from tierd_client.arguments import seconds, text
+from tierd_client.arguments import address, seconds, text
 from tierd_client.chains import ChainsHit
 from tierd_client.checks import Checks
 from tierd_client.connection import Connection
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from tierd_client.cuda import CudaRegion
 
 MODES = ("auto", "never", "require")
-
-TARGET_BYTES_MAX = 4096
 
 LEAST_RPC_TIMEOUT_S = 0.01
 """Of `rpc_timeout_s`: less is over before any daemon can answer."""
@@ -78,7 +76,7 @@ class BaseClient:
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
-        text(target, "target", TARGET_BYTES_MAX)
+        address(target, "target")
         text(name, "name")
         seconds(connect_timeout_s, "connect_timeout_s")
         seconds(rpc_timeout_s, "rpc_timeout_s", LEAST_RPC_TIMEOUT_S)

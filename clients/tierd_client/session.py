@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -202,7 +203,8 @@ class Session:
                 raise self._failure
             if deadline.passed():
                 self._stream.cancel()
-                raise ConnectFailed(f"no daemon answered at {target} in time") from self._failure
+                why = _seen_there(target)
+                raise ConnectFailed(f"no daemon answered at {target} in time{why}") from self._failure
             threading.Event().wait(min(START_RETRY_S, deadline.left_s()))
 
     def _listen(self, stream: Any) -> None:
@@ -224,3 +226,16 @@ class Session:
             if self.info is not None:
                 self.ended.set()
             self._heard.set()
+
+
+def _seen_there(target: str) -> str:
+    """What a try at a Unix socket says, for people; gRPC, which waits for one, does not."""
+    if not target.startswith("unix:"):
+        return ""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(0.1)
+            probe.connect(target.removeprefix("unix:").removeprefix("//"))
+    except OSError as error:
+        return f": {error.strerror or error}"
+    return ": something else listens there, or a daemon that is busy"

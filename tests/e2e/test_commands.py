@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.text import Text
 
 from tierd import cli
+from tierd.console.serve import setting_parameters
+from tierd.settings import Settings
 from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd_client import Client, Layout, chain_ids
 
@@ -257,6 +260,7 @@ def test_config(served: Served) -> None:
         ["explain"], ["evict"], ["evict", "--all", "00" * 32], ["evict", "--all", "--to", "moon"], ["plan", "much"],
         ["plan"], ["stats", "--nonsense"], ["drain", "--rate", "fast"], ["clear", "--epoch", "-1"],
         ["verify", "00" * 32, "--tier", "host"], ["readmit", "--namespace", "-1", "--all"], ["nothing"],
+        ["stats", "--address", "/run/tierd/tierd.sock"],
     ],
 )
 def test_wrong_usage(words: list[str]) -> None:
@@ -266,11 +270,18 @@ def test_wrong_usage(words: list[str]) -> None:
 
 @pytest.mark.parametrize("command", ["stats", "blocks", "verify", "config"])
 def test_no_daemon(command: str) -> None:
-    """Without a daemon a command fails within a few seconds, with status 1 and the address it tried."""
+    """Without a daemon a command fails within a few seconds, status 1, the address it tried, and what to do."""
     began = time.monotonic()
     said = Shell("unix:///nowhere/tierd.sock").error(command, status=1)
-    assert "/nowhere/tierd.sock" in said
+    assert "/nowhere/tierd.sock" in said and "tierd serve" in said and "--address" in said
     assert time.monotonic() - began < 6
+
+
+def test_help_of_a_setting_is_what_is_documented() -> None:
+    """What `tierd serve --help` prints of a setting is its description to the letter, brackets included."""
+    for parameter in setting_parameters()[1:]:
+        (option,) = parameter.annotation.__metadata__
+        assert Text.from_markup(option.help).plain == Settings.model_fields[parameter.name].description
 
 
 def test_help_is_quick() -> None:

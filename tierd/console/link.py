@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tierd.places import default_address
-from tierd_client import Client, Tls
+from tierd_client import Client, InvalidArgument, Tls
 from tierd_client.admin import BlockFilter
+from tierd_client.arguments import address as check_address
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.outcomes import Tier
 
@@ -43,8 +44,12 @@ def connect(address: str | None) -> Client:
     token, roots, certificate, key = map(_content, (
         "TIERD_TOKEN_FILE", "TIERD_ROOTS_FILE", "TIERD_CLIENT_CERT_FILE", "TIERD_CLIENT_KEY_FILE",
     ))
+    try:
+        target = check_address(address or default_address(), "address")
+    except InvalidArgument as error:
+        raise typer.BadParameter(str(error), param_hint="--address or TIERD_ADDRESS") from None
     return Client(
-        address or default_address(), name="tierd command line", shared_memory="never",
+        target, name="tierd command line", shared_memory="never",
         token=(token or b"").decode().strip(), tls=Tls(roots, certificate, key) if roots or certificate else None,
     )
 
@@ -68,7 +73,7 @@ _FILTER_OPTIONS: dict[str, tuple[Any, Any]] = {
     "group": (int, typer.Option("--group", min=0, help="Only the group of this number in its namespace.")),
     "tier": (str, typer.Option("--tier", help="Only blocks with a copy in hbm, host or spill.")),
     "prefix": (str, typer.Option("--prefix", help="Only identities that begin with these hex digits.")),
-    "older_than_s": (float, typer.Option("--older-than-s", min=0, help="Only last accessed so many seconds ago.")),
+    "older_than_s": (float, typer.Option("--older-than-s", min=0, help="Only not accessed for so many seconds.")),
 }
 """By the names of BlockFilter; each is None when it is not given."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -63,6 +64,29 @@ def test_without_a_server_it_fails_within_the_connect_timeout(target: str, twin:
     with pytest.raises(ConnectionError, match=target):
         client_of(twin, target, connect_timeout_s=0.3)
     assert _seconds(start) < 1.0
+
+
+@pytest.mark.parametrize(
+    "target", ["/run/t.sock", "unix://run/t.sock", "unix:", "http://localhost:9400", "localhost", "a:b", ""])
+def test_a_target_that_can_lead_nowhere_is_refused_at_once(target: str, twin: str) -> None:
+    """What is neither a Unix socket's URL nor host and port is an InvalidArgument that says so, at once."""
+    start = time.monotonic()
+    with pytest.raises(errors.InvalidArgument, match=r"target: .* is neither unix:///PATH nor HOST:PORT"):
+        client_of(twin, target)
+    assert _seconds(start) < 0.5
+
+
+def test_why_a_socket_does_not_answer_is_said(tmp_path: Path, twin: str) -> None:
+    """A socket that is not there, one that a dead daemon left, and one that somebody else has differ in words."""
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "left"))
+    left.close()
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "mute"))
+        mute.listen()
+        for name, why in (("none", "No such file"), ("left", "Connection refused"), ("mute", "something else")):
+            with pytest.raises(errors.ConnectFailed, match=f"{name} in time: {why}"):
+                client_of(twin, f"unix://{tmp_path}/{name}", connect_timeout_s=0.3)
 
 
 def test_a_daemon_that_is_starting_is_waited_for(tmp_path: Path, twin: str) -> None:
