@@ -56,7 +56,9 @@ def _from_file(config: Path | None) -> Given:
     try:
         text = config.read_text()
         values = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise SettingsError(f"config: {config}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"config: {config}: {error}") from error
     return values, {name: f"{config}:{_line_of(name, text)}" for name in values}
 

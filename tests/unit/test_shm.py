@@ -19,6 +19,7 @@ import pytest
 from tierd.adapters.instance import StateDirBusy, StateDirectory
 from tierd.adapters.memory import MemoryPlan, SharedMemory, Start, open_memory
 from tierd.adapters.shm import NoRoom, Populator, SharedDirectory, WantedFile
+from tierd.core.errors import InvalidInput
 
 INSTANCE, OTHER = bytes(range(16)), bytes(range(16, 32))
 PLAN = MemoryPlan(
@@ -208,6 +209,16 @@ def test_same_process_is_refused_too(tmp_path: Path) -> None:
     with pytest.raises(StateDirBusy):
         StateDirectory.claim(tmp_path)
     owner.release()
+
+
+@pytest.mark.parametrize("impossible", ["file", "file/below", "instance"])
+def test_a_state_directory_that_cannot_be_is_named(tmp_path: Path, impossible: str) -> None:
+    """A path that is a file, lies below one, or holds a directory where the instance id goes, is an error
+    that names setting and path."""
+    (tmp_path / "file").touch()
+    (tmp_path / "instance" / "instance").mkdir(parents=True)
+    with pytest.raises(InvalidInput, match=f"state_dir: {tmp_path / impossible} cannot be"):
+        StateDirectory.claim(tmp_path / impossible)
 
 
 # --- over a restart -----------------------------------------------------------------------------------

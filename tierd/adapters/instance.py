@@ -8,7 +8,7 @@ import os
 import secrets
 from pathlib import Path
 
-from tierd.core.errors import Unavailable
+from tierd.core.errors import InvalidInput, Unavailable
 
 INSTANCE_BYTES = 16
 
@@ -31,9 +31,12 @@ class StateDirectory:
 
     @classmethod
     def claim(cls, path: Path) -> StateDirectory:
-        """Takes the directory, making it (mode 0700) if need be. Raises StateDirBusy, OSError."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path / "instance", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Takes the directory, making it (mode 0700) if need be. Raises StateDirBusy, InvalidInput, OSError."""
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(path / "instance", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InvalidInput("state_dir", f"{path} cannot be made or written to: {error.strerror}") from error
         try:
             _lock(fd, path)
             instance = _read_instance(fd) or secrets.token_bytes(INSTANCE_BYTES)

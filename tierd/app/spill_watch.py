@@ -51,6 +51,7 @@ class SpillWatch:
         self._pause_s = PROBE_DOWN_FIRST_S
         self._up_since = 0.0
         self._changes = 0
+        self._is_unheard = True  # of a store that never answered, it is news once that it does not
         self.is_up = False
         self.detail = "not reached yet"
         self._noted = ""
@@ -98,6 +99,7 @@ class SpillWatch:
                 self._answered(health)
 
     def _answered(self, health: SpillHealth) -> None:
+        self._is_unheard = False
         self.detail = health.detail
         if health.same and health.detail != self._noted:
             self._noted = health.detail
@@ -120,6 +122,9 @@ class SpillWatch:
         self.detail = reason
         if self.is_up:
             self._go_down(reason)
+        elif self._is_unheard:
+            log.warning("spill_down", reason=reason)
+        self._is_unheard = False
 
     def _go_down(self, reason: str) -> None:
         self.is_up = False

@@ -91,6 +91,22 @@ def test_starts_down_until_it_answers() -> None:
     asyncio.run(body())
 
 
+def test_a_server_that_was_never_there_is_in_the_log_once() -> None:
+    """A start without its server says `spill_down` with the reason, once, however often it is probed."""
+
+    async def body() -> None:
+        bench = Bench()
+        bench.switch.fault = Fault.DOWN
+        with capture_logs() as lines:
+            for _ in range(3):
+                await bench.watch.probe()
+        down = [line for line in lines if line["event"] == "spill_down"]
+        assert [line["reason"] for line in down] == [bench.watch.detail]
+        await bench.mover.stop(DEADLINE_S)
+
+    asyncio.run(body())
+
+
 def test_a_failing_move_takes_it_down_and_a_probe_brings_it_back() -> None:
     """A move that finds the server down shuts it for everybody; it is used again within two seconds."""
 
