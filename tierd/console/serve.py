@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.markup import escape
 
 from tierd.app import logs
 from tierd.cli import EXIT_ERROR, EXIT_USAGE
@@ -80,7 +81,8 @@ def setting_parameters() -> list[inspect.Parameter]:
             kind = bool | None
         elif name in REPEATABLE:
             kind = list[str] | None
-        option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, show_default=False)
+        text = escape(field.description or "")  # it may speak of redis[s]://
+        option = typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=False)
         given.append((name, Annotated[kind, option], None))
     keyword = inspect.Parameter.KEYWORD_ONLY
     return [inspect.Parameter(name, keyword, default=value, annotation=kind) for name, kind, value in given]
