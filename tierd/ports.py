@@ -99,7 +99,7 @@ class SpillStore(Protocol):
 
     Caller: gives a deadline in seconds from now with every call, at most LOOK_IDENTITIES_MAX blocks to `look`
     and `restate`, and treats any SpillError as "not done".
-    Implementer: raises only SpillDown, SpillFull, BlockVanished, BlockDamaged; never blocks past the
+    Implementer: raises only SpillDown, SpillFull, SpillRefused, BlockVanished, BlockDamaged; never blocks past the
     deadline by more than 100 ms; a `put` that returned is readable by `get`, one that raised may or may
     not be; a `get` fills `out` completely or raises, and verifies the envelope (not the payload's
     checksum: the caller does). Thread-safe. Values are never executable.

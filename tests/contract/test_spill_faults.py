@@ -13,7 +13,7 @@ import pytest
 
 from tierd.adapters.envelope import block_key, marker_key
 from tierd.adapters.spill_redis import RedisSpillStore
-from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, SpillRefused
 from tierd.ports import SpillStore
 from tierd.testing.redis_proxy import Mode, RedisProxy
 from tierd.testing.spill_contract import FINGERPRINT, block_of, get_new, identity_of, payload_of, put_random
@@ -308,7 +308,7 @@ def test_every_nth(proxy: RedisProxy, store: RedisSpillStore) -> None:
     for number in range(9):
         try:
             put_random(store, number)
-        except SpillDown:
+        except SpillRefused:
             outcomes.append(number)
     assert outcomes == [2, 5, 8]
     for number in range(9):
@@ -328,13 +328,13 @@ def test_every_nth(proxy: RedisProxy, store: RedisSpillStore) -> None:
         ("MOVED 3999 127.0.0.1:6381", SpillDown, "cluster"),
         ("OOM command not allowed", SpillFull, "memory"),
         ("NOPERM User default has no permissions", SpillDown, "may not"),
-        ("NEWWORD nobody knows it yet", SpillDown, "NEWWORD nobody knows it yet"),
+        ("NEWWORD nobody knows it yet", SpillRefused, "NEWWORD nobody knows it yet"),
     ],
 )
 def test_error_replies(
     proxy: RedisProxy, store: RedisSpillStore, line: str, error: type[SpillError], words: str
 ) -> None:
-    """Each error reply of a server is one of the four errors, and says what is wrong."""
+    """Each error reply of a server is one of the five errors, and says what is wrong."""
     proxy.switch(Mode.FAIL_SET, error=line)
     with pytest.raises(error, match=words):
         put_random(store, 1)
@@ -386,10 +386,10 @@ def test_probe_of_a_server_that_only_reads(valkey: ExternalValkey, direct: Redis
 
 
 def test_block_larger_than_the_server_takes(valkey: ExternalValkey, direct: RedisSpillStore) -> None:
-    """A server that hangs up on a large block is quoted with its reason."""
+    """A server that hangs up on a large block is quoted with its reason, and is not down for others."""
     valkey.run(b"CONFIG", b"SET", b"proto-max-bulk-len", b"1mb")
     try:
-        with pytest.raises(SpillDown, match="invalid bulk length"):
+        with pytest.raises(SpillRefused, match="invalid bulk length"):
             put_random(direct, 1, BIG)
     finally:
         valkey.run(b"CONFIG", b"SET", b"proto-max-bulk-len", b"512mb")

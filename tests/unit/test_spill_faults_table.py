@@ -1,4 +1,4 @@
-"""The table that turns what redis-py, the server and the kernel say into the four spill errors is complete."""
+"""The table that turns what redis-py, the server and the kernel say into the five spill errors is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis._parsers.base import BaseParser
 
 from tierd.adapters.redis_faults import FAULTS, fault_of
 from tierd.adapters.resp import ProtocolError, ReplyError
-from tierd.core.errors import BlockDamaged, SpillDown, SpillFull
+from tierd.core.errors import BlockDamaged, SpillDown, SpillFull, SpillRefused
 
 NEVER_RAISED = {
     # By what the spill does not use: redis-py's own pool after a fork, key space notifications, locks,
@@ -61,14 +61,15 @@ def test_every_code_that_redis_py_knows() -> None:
         (ProtocolError("?"), SpillDown),
         (ReplyError(b"OOM command not allowed"), SpillFull),
         (ReplyError(b"WRONGTYPE Operation against a key"), BlockDamaged),
-        (ReplyError(b"SOMETHING new"), SpillDown),
-        (ReplyError(b""), SpillDown),
+        (ReplyError(b"SOMETHING new"), SpillRefused),
+        (ReplyError(b""), SpillRefused),
         (redis.exceptions.OutOfMemoryError(), SpillFull),
+        (redis.exceptions.ResponseError("DB index is out of range"), SpillDown),
         (redis.exceptions.BusyLoadingError(), SpillDown),
     ],
 )
 def test_meaning(error: Exception, meaning: type[Exception]) -> None:
-    """Each failure of the kernel, of TLS and of the server is one of the four errors."""
+    """Each failure of the kernel, of TLS and of the server is one of the five errors."""
     assert fault_of(error).error is meaning
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import redis.exceptions as rx
 
 from tierd.adapters.resp import ProtocolError, ReplyError
-from tierd.core.errors import BlockDamaged, SpillDown, SpillError, SpillFull
+from tierd.core.errors import BlockDamaged, SpillDown, SpillError, SpillFull, SpillRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ _FORBIDDEN = Fault(SpillDown, "the user may not run this command or touch these 
 _REDIRECTED = Fault(SpillDown, "the server is part of a cluster: its URL begins with redis+cluster://")
 _ONE_KEY = Fault(SpillDown, "the cluster refuses a command of several keys")
 _CLUSTER_DOWN = Fault(SpillDown, "the cluster is down", elsewhere=True)
-_REFUSED = Fault(SpillDown, "the server refuses the command")
+_REFUSED = Fault(SpillRefused, "the server refuses the command")
+_NO_CONNECTION = Fault(SpillDown, "the server refuses the connection")
 _OUT_OF_MEMORY = Fault(SpillFull, "the server has no memory left (maxmemory)")
 _NOT_REDIS = Fault(SpillDown, "what answers does not speak the protocol")
 
@@ -56,8 +57,8 @@ FAULTS: Mapping[type[Exception] | str, Fault] = {
     "NOREPLICAS": Fault(SpillDown, "the server refuses writes because it has too few replicas"),
     "BUSY": Fault(SpillDown, "the server is busy with a script"),
     "WRONGTYPE": Fault(BlockDamaged, "the key holds something that is not a block"),
-    # Exceptions, by the nearest class.
-    rx.RedisError: _REFUSED,
+    # Exceptions, by the nearest class. Connections are all that redis-py does for us.
+    rx.RedisError: _NO_CONNECTION,
     rx.ConnectionError: _UNREACHABLE,
     rx.TimeoutError: _LATE,
     rx.AuthenticationError: _LOGIN,
@@ -99,8 +100,9 @@ def spill_error(place: object, error: Exception) -> SpillError:
 
 @contextmanager
 def in_our_words(place: object) -> Iterator[None]:
-    """Failures inside are raised as SpillErrors."""
+    """Failures to find the way to a server are raised as SpillErrors. One that refuses to tell it is down."""
     try:
         yield
     except FAILURES as error:
-        raise spill_error(place, error) from error
+        found = spill_error(place, error)
+        raise (SpillDown(str(found)) if isinstance(found, SpillRefused) else found) from error

@@ -26,7 +26,15 @@ import numpy as np
 import structlog
 import xxhash
 
-from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, Unavailable
+from tierd.core.errors import (
+    BlockDamaged,
+    BlockVanished,
+    SpillDown,
+    SpillError,
+    SpillFull,
+    SpillRefused,
+    Unavailable,
+)
 from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Record, Tier
 from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock
 from tierd_client.format import U8Array
@@ -142,9 +150,9 @@ class Carrier:
         ticket = self.gate.enter()
         try:
             self._store().unlink(self.fingerprint_of(namespace), identities, self.op_timeout_s)
-        except SpillDown as error:
+        except (SpillDown, SpillRefused) as error:  # nothing is deleted for as long as one delete is refused
             self.gate.found_down(ticket, str(error))
-            raise
+            raise SpillDown(str(error)) from error
 
     def look(self, namespace: int, identities: Sequence[bytes], timeout_s: float) -> list[StoredBlock | None]:
         """What the spill store holds of these identities. Raises SpillError; a look is too short to prove that

@@ -10,6 +10,7 @@
     └── SpillError
         ├── SpillDown         the server cannot be reached, times out, or is loading or read-only
         ├── SpillFull         it refuses writes for want of memory
+        ├── SpillRefused      it refuses this one command, for no reason that we know
         ├── BlockVanished     the key does not exist (a miss)
         └── BlockDamaged      the stored value is not what was stored
 
@@ -58,6 +59,10 @@ class SpillDown(SpillError):
 
 
 class SpillFull(SpillError):
+    pass
+
+
+class SpillRefused(SpillError):
     pass
 
 

@@ -237,9 +237,7 @@ def spill_state(state: State, command: SpillState) -> Done:
     """The spill tier went down, came back, or forgot what it held."""
     if Tier.SPILL not in state.tiers:
         return Done()
-    if state.spill_up and not command.up:
-        state.spill_down_since = state.clock.wall_s
-    state.spill_up = command.up
+    state.outage.change(command.up, state.clock.wall_s)
     if command.up:
         state.release_pinned()
     if command.attached is not None:

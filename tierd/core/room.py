@@ -382,6 +382,7 @@ def _same_content(state: State, source: TierState, target: TierState, row: int, 
 def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierState, rows: I64Array) -> None:
     state.publish(target, rows)
     if target.tier == Tier.SPILL:
+        state.outage.store_succeeded()
         state.storing.unstated[rows] = state.catalog.touches[rows] != move.touches
     if target.tier > source.tier:
         source.counters.demoted += 1
@@ -413,8 +414,11 @@ def _failed(
 ) -> None:
     source.counters.failed_moves += 1
     state.abandon(target, rows)
-    if result.full:
-        target.copies.believe_full(state.clock.wall_s)
+    now_s, in_vain = state.clock.wall_s, target.tier == Tier.SPILL and not result.lost
+    if result.full or (in_vain and state.outage.is_too_long(now_s)):
+        target.copies.believe_full(now_s)
+    if in_vain and not result.full:
+        state.outage.store_failed(now_s)
     if move.chosen:
         state.spare(source, rows)
     else:

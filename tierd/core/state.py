@@ -26,6 +26,7 @@ from tierd.core.errors import InvalidInput
 from tierd.core.ghosts import Ghosts
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Effect, Ids, Tier, Unlink
+from tierd.core.outage import Outage
 from tierd.core.policy.base import Moment, Policy
 from tierd.core.policy.registry import parse
 from tierd.core.sessions import Sessions
@@ -185,13 +186,12 @@ class State:
         self.reports: dict[int, Report] = {}
         self.reports_step = -1
         self.effects: list[Effect] = []
-        self.spill_up = True
+        self.outage = Outage(settings.spill_grace_s)
         self.spill_attached = settings.spill_attached
         self.storing = Storing(
             STORED_FROM[settings.spill_write], Allowance(settings.spill_bytes_per_s),
             np.zeros(self.catalog.capacity, bool),
         )
-        self.spill_down_since = 0.0
         self.misses = 0
         self.most_identities = 0
         self._next_move = 1
@@ -254,8 +254,11 @@ class State:
 
     def _given_up(self, target: TierState) -> bool:
         """Whether the spill tier has been down for so long that its newcomers are dropped instead."""
-        down_s = self.clock.wall_s - self.spill_down_since
-        return target.tier == Tier.SPILL and not self.spill_up and down_s >= self.settings.spill_grace_s
+        return target.tier == Tier.SPILL and not self.spill_up and self.outage.is_too_long(self.clock.wall_s)
+
+    @property
+    def spill_up(self) -> bool:
+        return self.outage.up
 
     def ready_tiers(self, rows: I64Array) -> U8Array:
         """Bit per tier with a READY copy, for rows of which some may be `NO_ROW`."""

@@ -33,6 +33,7 @@ STATUS: dict[type[errors.TierdError], grpc.StatusCode] = {
     errors.SpillError: grpc.StatusCode.UNAVAILABLE,
     errors.SpillDown: grpc.StatusCode.UNAVAILABLE,
     errors.SpillFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.SpillRefused: grpc.StatusCode.UNAVAILABLE,
     errors.BlockVanished: grpc.StatusCode.NOT_FOUND,
     errors.BlockDamaged: grpc.StatusCode.DATA_LOSS,
     errors.IllegalTransition: grpc.StatusCode.INTERNAL,

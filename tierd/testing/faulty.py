@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
-from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull, SpillRefused
 from tierd.core.messages import Record, Tier
 from tierd.ports import ArenaStore, SpillHealth, SpillStore, StoredBlock
 from tierd_client.format import U8Array
@@ -40,6 +40,8 @@ class Fault(Enum):
     """The server is not reached: nothing happened there. An arena: the copy fails, having done nothing."""
     DOWN_AFTER = "down_after"
     """The call was carried out, but its answer never came."""
+    REFUSED = "refused"
+    """The server refuses this one call: nothing happened there."""
     FULL = "full"
     VANISHED = "vanished"
     DAMAGED = "damaged"
@@ -181,6 +183,8 @@ class FaultySpillStore:
         fault = self._faults.draw(operation)
         if fault is Fault.DOWN:
             raise SpillDown("injected: down")
+        if fault is Fault.REFUSED:
+            raise SpillRefused("injected: refused")
         if fault is Fault.DELAY and not self.resume.wait(deadline_s):
             raise SpillDown("injected: no answer within the deadline")
         return fault

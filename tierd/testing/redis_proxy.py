@@ -166,7 +166,8 @@ class RedisProxy:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with self._tracked(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError, _Cut):
+        ends = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError, _Cut)
+        with self._tracked(writer), contextlib.suppress(*ends):
             up_reader, up_writer = await self._connect()
             with self._tracked(up_writer):
                 while True:

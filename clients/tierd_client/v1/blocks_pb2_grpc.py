@@ -191,6 +191,7 @@ class BlocksServicer:
     def GiveUp(self, request, context):
         """Gives up a Reserve or Acquire whose reply the caller will never see, by its number: what it took is free
         again, one that still runs takes nothing, and one that arrives later is FAILED_PRECONDITION. Idempotent.
+        FAILED_PRECONDITION for a number that is not remembered any more: then only a detach frees what it took.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

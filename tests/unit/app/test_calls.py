@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tierd.app.calls import CALLS_MAX, Calls
+from tierd.app.calls import BLOCKS_MAX, CALLS_MAX, Calls
 from tierd.core.errors import Refused
-from tierd.core.messages import Release
+from tierd.core.messages import Abort, Release
 
 UNDO = Release(1, (2,))
 
@@ -45,12 +46,31 @@ def test_calls_without_a_number_are_not_remembered() -> None:
     assert calls.give_up(0) is None
 
 
-def test_the_oldest_are_forgotten() -> None:
-    """However many calls a session makes, a bounded number is kept."""
+def test_the_oldest_are_forgotten_aloud() -> None:
+    """However many calls a session makes, a bounded number is kept; who gives up one that is not is refused, and
+    one that is to come still is not."""
     calls = Calls()
-    for call in range(1, 3 * CALLS_MAX):
+    for call in range(1, 2 * CALLS_MAX):
         calls.begin(call)
         calls.took(call, UNDO)
     assert len(calls._known) == CALLS_MAX
-    assert calls.give_up(1) is None
-    assert calls.give_up(3 * CALLS_MAX - 1) is UNDO
+    with pytest.raises(Refused, match="detach"):
+        calls.give_up(1)
+    assert calls.give_up(2 * CALLS_MAX - 1) is UNDO
+    assert calls.give_up(3 * CALLS_MAX) is None
+
+
+def test_what_large_calls_took_is_bounded() -> None:
+    """Calls that reserved many blocks are kept as long as their blocks are not too many in all."""
+    calls, blocks = Calls(), BLOCKS_MAX // 4
+    large = Abort(1, np.zeros((blocks, 32), np.uint8), np.zeros(blocks, np.uint64))
+    for call in range(1, 10):
+        calls.begin(call)
+        calls.took(call, large)
+    with pytest.raises(Refused, match="detach"):
+        calls.give_up(5)
+    assert [calls.give_up(call) for call in range(6, 10)] == [large] * 4
+    for call in range(10, 10 + CALLS_MAX // 2):
+        calls.begin(call)
+        calls.took(call, UNDO)
+    assert calls.give_up(10) is UNDO

@@ -429,3 +429,46 @@ def test_nothing_is_explained_as_held_by_a_spill_tier_that_is_down() -> None:
     assert destination() == "kept (spill is down)"
     driver.now += 61
     assert destination() == "dropped"
+
+
+@pytest.mark.parametrize("flaps", [True, False])
+@pytest.mark.parametrize("pause_s", [1.0, 20.0])
+def test_a_server_that_takes_nothing_stops_the_cache_for_the_grace_only(flaps: bool, pause_s: float) -> None:
+    """A server that answers probes and refuses each store, so that it is up and down by turns or up all the time,
+    keeps victims for `spill_grace_s` and not for ever; when it takes blocks again, victims go there."""
+    driver = full_host(spill_grace_s=60.0)
+    began, number = driver.now, 10
+    while driver.put([number]) != [m.Reserved.GRANTED]:
+        assert driver.now <= began + 100.0, "the cache stands still"
+        driver.carry_out(ok=False)
+        if driver.put([number]) == [m.Reserved.GRANTED]:
+            break
+        driver.carry_out(ok=False)
+        if flaps:
+            driver.step(m.SpillState(up=False))
+            driver.now += pause_s / 2
+            if driver.put([number]) == [m.Reserved.GRANTED]:
+                break
+            driver.step(m.SpillState(up=True))
+        driver.now += pause_s / 2
+    assert driver.now >= began + 55.0
+    driver.step(m.SpillState(up=True))
+    for one in range(20, 24):
+        driver.now += 1
+        driver.put([one])
+        driver.carry_out()
+        driver.put([one])
+    assert len(driver.present(m.Tier.SPILL)) >= 2
+
+
+def test_each_outage_has_its_own_grace() -> None:
+    """A second outage, long after the first one and without a store between them, keeps victims for its own
+    grace."""
+    driver = full_host(spill_grace_s=60.0)
+    for _ in range(2):
+        driver.step(m.SpillState(up=False))
+        driver.now += 50.0
+        assert driver.put([10]) == [m.Reserved.FULL]
+        driver.step(m.SpillState(up=True))
+        driver.now += 3_600.0
+    assert driver.present() == [0, 1]
