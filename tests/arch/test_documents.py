@@ -74,6 +74,20 @@ def test_tests_that_documents_name_exist() -> None:
     assert not [f"{path}::{name}" for path, name in tests if not _has_test(path, name)]
 
 
+def test_each_field_report_has_its_test() -> None:
+    """Each report of sections A to D has a line, each line a test that exists, and no scenario is left out."""
+    text = (ROOT / "docs/field-reports.md").read_text()
+    lines = re.findall(r"^\| (R\d{3}[^|]*) \|(.*)$", text, flags=re.MULTILINE)
+    tests = {report: re.findall(r"`([\w/]+\.py)::(test_\w+)`", line) for report, line in lines}
+    assert {f"R{number:03}" for number in range(1, 65, 2)} <= set(tests)
+    assert all(tests.values())
+    named = {test for of in tests.values() for test in of}
+    assert not [test for test in named if not _has_test(ROOT / "tests" / test[0], test[1])]
+    written = {("scenarios/" + path.name, name) for path in (ROOT / "tests/scenarios").glob("test_*.py")
+               for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert written <= named
+
+
 def _has_test(path: Path, name: str) -> bool:
     return path.exists() and (not name or f"def {name}(" in path.read_text())
 
