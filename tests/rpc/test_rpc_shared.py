@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -113,6 +114,25 @@ def test_damage_is_deleted_and_not_found_again(tmp_path: Path) -> None:
         assert await lookup(d, 1) == [MISS]
 
     run(body, tmp_path, shared=True, ttl_s=0.0)
+
+
+def test_what_others_deleted_or_replaced_is_no_damage(tmp_path: Path) -> None:
+    """Verifying skips found blocks that their owner deleted or replaced, and deletes none; damage it names."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        for seed in range(1, 5):
+            left_by_another(d.store, stored(seed))
+        assert await lookup(d, 1, 2, 3, 4) == [BELOW] * 4
+        del d.store.values[FINGERPRINT, identity(2)]
+        odd = payload(identity(9))
+        left_by_another(d.store, replace(stored(3), checksum=checksum_of(odd)), of=9)
+        left_by_another(d.store, stored(4), of=9)
+        found = await d.admin.Verify(apb.VerifyRequest(repair=True), timeout=DEADLINE_S)
+        assert (found.verified_blocks, found.skipped_blocks, found.damaged) == (1, 2, [identity(4)])
+        await until(lambda: d.store.values.keys() == {(FINGERPRINT, identity(seed)) for seed in (1, 3)})
+
+    run(body, tmp_path, shared=True)
 
 
 def test_another_content_is_a_miss_and_stays(tmp_path: Path) -> None:

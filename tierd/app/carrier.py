@@ -166,15 +166,20 @@ class Carrier:
         self._store().restate(self.fingerprint_of(namespace), records, self.op_timeout_s)
 
     def check(self, view: BlockView, copy: CopyView, timeout_s: float) -> Check:
-        """Compares a copy's bytes with the record's checksum. The caller checks that the copy stayed."""
+        """Compares a copy's bytes with the record's checksum. The caller checks that the copy stayed.
+
+        A stored value that is gone, or another content, is what it is to a load: no damage, and not to be deleted.
+        """
         try:
             if copy.tier is Tier.SPILL:
                 within_s = min(timeout_s, self.op_timeout_s)
                 data = np.empty(view.size, np.uint8)
-                self._fetch(view.namespace, view.identity, data, within_s)
+                stored = self._fetch(view.namespace, view.identity, data, within_s)
+                if stored.checksum != view.checksum:
+                    return Check.UNREADABLE
             else:
                 data = self.read(copy.tier, copy.address, view.size)
-        except (BlockVanished, BlockDamaged):
+        except BlockDamaged:
             return Check.DAMAGED
         except SpillError:
             return Check.UNREADABLE
