@@ -19,7 +19,7 @@ from tierd_client.connection import Connection
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, InvalidArgument
 from tierd_client.format import IDENTITY_BYTES
-from tierd_client.identity import Identities
+from tierd_client.identity import Identities, Identity
 from tierd_client.outcomes import Priority, Tier, Tiers, tier_number
 from tierd_client.routine import Pages, Perform, Work, awaiting, awaiting_pages, blocking, blocking_pages
 from tierd_client.v1 import admin_pb2
@@ -101,7 +101,7 @@ class BlockRecord:
     """The record of one identity. `ghost`: no copy is left. `next_use`: soon (for `expected_s` more), human, closed
     or nothing; `pinned_s`: for so many seconds more, 0 when it is not pinned."""
 
-    identity: bytes
+    identity: Identity
     namespace: int
     namespace_name: str
     group: int
@@ -138,7 +138,7 @@ class BlockRecord:
 class Explanation:
     """Why a block stands where it stands in the order of eviction of a tier; empty `rule`: it is not there."""
 
-    identity: bytes
+    identity: Identity
     rule: str
     terms: dict[str, float]
     rank: float
@@ -471,11 +471,13 @@ def _record(kind: type[T], message: Any, **given: Any) -> T:
 def _block(message: Any) -> BlockRecord:
     copies = tuple(_record(CopyRecord, copy, tier=_tier(copy.tier)) for copy in message.copies)
     priority = Priority(message.priority).name.lower() if message.priority else ""
-    return _record(BlockRecord, message, copies=copies, priority=priority)
+    identity = Identity(message.identity)
+    return _record(BlockRecord, message, identity=identity, copies=copies, priority=priority)
 
 
 def _explanation(message: Any) -> Explanation:
-    return _record(Explanation, message, terms={term.name: term.value for term in message.terms})
+    identity = Identity(message.identity)
+    return _record(Explanation, message, identity=identity, terms={term.name: term.value for term in message.terms})
 
 
 def _tier(value: int) -> Tier:

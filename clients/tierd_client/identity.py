@@ -24,9 +24,15 @@ _KIND_PLAIN, _KIND_CHAIN = b"\0", b"\1"
 _ROOT = bytes(IDENTITY_BYTES)
 
 
+class Identity(bytes):
+    """One identity, 32 bytes: a call takes it for what it is, where other `bytes` are an id that is hashed."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Identities(Sequence[bytes]):
-    """Packed identities of one group and their place in a chain; a sequence of 32-byte `bytes`.
+    """Packed identities of one group and their place in a chain; a sequence of Identity.
 
     `array` is (n, 32), uint8, read-only. `chain`: consecutive identities are parent and child, the first at
     `position` below `parent` (None at the root). A slice keeps the link; `take` gives free-standing ones.
@@ -53,12 +59,12 @@ class Identities(Sequence[bytes]):
         return len(self.array)
 
     @overload
-    def __getitem__(self, index: int) -> bytes: ...
+    def __getitem__(self, index: int) -> Identity: ...
     @overload
     def __getitem__(self, index: slice) -> Identities: ...
-    def __getitem__(self, index: int | slice) -> bytes | Identities:
+    def __getitem__(self, index: int | slice) -> Identity | Identities:
         if not isinstance(index, slice):
-            return bytes(self.array[index])
+            return Identity(self.array[index].tobytes())
         start, stop, step = index.indices(len(self))
         if step != 1:
             raise ValueError(f"step: a slice of identities goes by 1, not by {step}; use take()")
@@ -68,9 +74,9 @@ class Identities(Sequence[bytes]):
         chosen = self.array[start : max(start, stop)]
         return Identities(chosen, self.fingerprint, self.group, self.chain, position, parent)
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[Identity]:
         packed = self.packed()
-        return (packed[i : i + IDENTITY_BYTES] for i in range(0, len(packed), IDENTITY_BYTES))
+        return (Identity(packed[i : i + IDENTITY_BYTES]) for i in range(0, len(packed), IDENTITY_BYTES))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Identities):
@@ -125,6 +131,18 @@ def plain_ids(namespace: Any, ids: Iterable[bytes], group: int = 0) -> Identitie
     return Identities(_unpack(b"".join(_plain(seed, ids))), fingerprint, group)
 
 
+def ids_of(layout: Any, ids: Iterable[bytes]) -> Identities:
+    """Identities one by one, as a loop over them gives, free-standing; or ids of the caller's own, hashed."""
+    each = list(ids)
+    if not any(isinstance(one, Identity) for one in each):
+        return plain_ids(layout, each)
+    if not all(isinstance(one, Identity) for one in each):
+        raise ValueError("ids: identities and ids of your own in one list")
+    if len(layout.groups) > 1:
+        raise ValueError("ids: an identity alone does not say its group; use a slice, or take()")
+    return Identities(_unpack(b"".join(each)))
+
+
 def _seed(fingerprint: bytes, group: int, kind: bytes) -> Any:
     start = fingerprint + group.to_bytes(4, "little") + kind
     return hashlib.blake2b(start, digest_size=IDENTITY_BYTES, person=_PERSON)
@@ -142,7 +160,7 @@ def _chain(seed: Any, data: bytes, size: int) -> Iterator[bytes]:
 def _plain(seed: Any, ids: Iterable[bytes]) -> Iterator[bytes]:
     for index, one in enumerate(ids):
         if not isinstance(one, bytes):
-            raise TypeError(f"ids[{index}]: {type(one).__name__} is not bytes")
+            raise TypeError(f"ids[{index}]: {type(one).__name__} is not bytes; for tokens use chain_ids()")
         if not 1 <= len(one) <= PLAIN_ID_BYTES_MAX:
             raise ValueError(f"ids[{index}]: {len(one)} bytes, not 1 to {PLAIN_ID_BYTES_MAX}")
         hashed = seed.copy()
@@ -161,6 +179,8 @@ def _namespace(namespace: Any, group: int) -> tuple[bytes, Any]:
             raise ValueError(f"fingerprint: {len(namespace)} bytes, not 32")
         return namespace, None
     layout = getattr(namespace, "layout", namespace)
+    if not hasattr(layout, "group_fingerprint"):
+        raise ValueError(f"namespace: {type(namespace).__name__} is no Namespace, Layout or fingerprint")
     if not 0 <= group < len(layout.groups):
         raise ValueError(f"group: the layout has {len(layout.groups)} groups, none of number {group}")
     return layout.group_fingerprint(group), layout
@@ -169,6 +189,8 @@ def _namespace(namespace: Any, group: int) -> tuple[bytes, Any]:
 def _tokens(token_ids: Any) -> NDArray[np.int64]:
     if hasattr(token_ids, "detach"):
         token_ids = token_ids.detach().cpu().numpy()
+    if isinstance(token_ids, str | bytes):
+        raise ValueError("token_ids: text has none; give what a tokenizer makes of it")
     tokens = np.asarray(token_ids)
     if tokens.ndim != 1:
         raise ValueError(f"token_ids: {tokens.ndim} axes, not one")

@@ -228,6 +228,9 @@ class Layout:
     def replace(self, **fields: Unpack[IdentityFields]) -> Layout:
         """The same layout but for these identity fields: that of another rank, of other weights."""
         same: dict[str, Any] = {field: getattr(self, field) for field, _ in _FIELDS}
+        for field in fields:
+            if field not in same:
+                _reject(field, f"is none of {', '.join(same)}; another geometry is another Layout")
         return Layout.of_groups(self.groups, name=self.name, **{**same, **fields})
 
     def _fill(

@@ -1,7 +1,8 @@
 """A namespace: the blocks of one cache layout, as a worker uses them.
 
-Ids may be given as Identities (from chain_ids or plain_ids), as plain `bytes` ids of 1 to 64 bytes or a
-list of them, which are hashed here and are free-standing, or as a packed uint8 array of shape (n, 32).
+Ids may be given as Identities (from chain_ids or plain_ids), as a list of single ones of them, as plain `bytes`
+ids of 1 to 64 bytes or a list of them, which are hashed here, or as a packed uint8 array of shape (n, 32). All
+but the first are free-standing.
 A call of more identities than the daemon takes at once is split. `timeout_s` is how long the daemon may wait
 for what is asked; what is not done by then is PENDING.
 """
@@ -23,7 +24,7 @@ from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, U
 from tierd_client.hints import AwaitingHints, BlockingHints, Closing
 from tierd_client.hits import hit_blocks
 from tierd_client.holding import Batch, giving_back, opening
-from tierd_client.identity import Identities, batches, chain_ids, plain_ids
+from tierd_client.identity import Identities, batches, chain_ids, ids_of
 from tierd_client.layout import SCHEMA_VERSION, Layout
 from tierd_client.lease import AsyncLease, Lease, Pinned
 from tierd_client.lending import BasePool, adopt
@@ -98,7 +99,7 @@ class NamespaceRoutines:
             if isinstance(ids, np.ndarray):
                 ids = Identities(ids)
             if not isinstance(ids, Identities):
-                return plain_ids(self.layout, ids)
+                return ids_of(self.layout, ids)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(str(error) if str(error).startswith("ids") else f"ids: {error}") from error
         if ids.group >= len(self._forms):

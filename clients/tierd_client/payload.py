@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,11 +98,12 @@ def flat_blocks(values: Any, count: int, block_bytes: int, name: str = "tensors"
         shape = getattr(values, "shape", None)
         if len(whole) != count * block_bytes or (shape is not None and len(shape) > 1 and shape[0] != count):
             raise InvalidArgument(
-                f"{name}: {len(whole)} bytes of shape {tuple(shape or ())}, "
-                f"not {count} blocks of {block_bytes} bytes along the first axis")
+                f"{name}: {len(whole)} bytes of shape {tuple(shape or ())}, not {count} blocks of {block_bytes} "
+                "bytes along the first axis; a list has one buffer per block")
         return list(whole.reshape(count, block_bytes))
-    if not isinstance(values, Sequence) and not hasattr(values, "__len__"):
-        values = list(values)
+    if not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name}: {type(values).__name__} is neither a buffer nor a list of buffers")
+    values = list(values)
     if len(values) != count:
         raise InvalidArgument(f"{name}: {len(values)} buffers for {count} ids")
     blocks = [flat_bytes(value, f"{name}[{index}]") for index, value in enumerate(values)]

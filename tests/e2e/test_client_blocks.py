@@ -149,6 +149,16 @@ def test_plain_ids_name_blocks_of_their_own(served: Client) -> None:
     assert ns.put([b"doc-3", b"doc-3"], data) == [PutOutcome.STORED, PutOutcome.DUPLICATE]
 
 
+def test_identities_from_a_list_or_a_record_find_their_blocks(served: Client) -> None:
+    """Blocks that were put by a chain are got by a list of its identities, by one of them, and by what a listing
+    says of them."""
+    ns = served.namespace(LAYOUT)
+    ids, data = chain_ids(ns, range(16 * 3)), _data(3)
+    assert ns.put(ids, data) == [PutOutcome.STORED] * 3
+    records = [record.identity for record in served.admin.describe(ids) if record is not None]
+    assert _equal(ns.get(list(ids)), data) and _equal(ns.get(ids[1]), data[1:2]) and _equal(ns.get(records), data)
+
+
 def test_a_lease_keeps_its_blocks(served: Client) -> None:
     """Leased blocks cannot be dropped and are read in place, read-only; released ones can."""
     ns, data = served.namespace(LAYOUT), _data(4)

@@ -100,6 +100,9 @@ def test_wrong_sizes_are_named(server: ServeProcess) -> None:
                 ns.put([b"a", b"b", b"c"], [good, bad, good])
         with pytest.raises(ValueError, match="2 buffers for 3 ids"):
             ns.put([b"a", b"b", b"c"], [good, good])
+        for bad in (None, 7, np.zeros((2, BLOCK_BYTES), np.uint8)):
+            with pytest.raises(InvalidArgument, match=r"^tensors: "):
+                ns.put([b"a", b"b", b"c"], bad)
         assert ns.get([b"a", b"b", b"c"]) == [None] * 3
 
 

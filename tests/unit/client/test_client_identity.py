@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tierd_client.identity import Identities, chain_ids, plain_ids
+from tierd_client.identity import Identities, Identity, chain_ids, ids_of, plain_ids
 from tierd_client.layout import Layout
 
 LAYOUT = Layout("m", "bfloat16", layers=2, kv_heads=2, head_dim=8, block_tokens=16)
@@ -82,12 +82,40 @@ def test_a_torch_tensor_gives_the_same_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    "tokens", [[1.5] * 16, [True] * 16, [[1] * 16], np.full(16, 2**63, np.uint64), ["a"]],
+    "tokens", [[1.5] * 16, [True] * 16, [[1] * 16], np.full(16, 2**63, np.uint64), ["a"], "text"],
 )
 def test_tokens_that_are_not_integers_are_refused(tokens: Any) -> None:
     """Floats, bools, text, two axes and numbers beyond 63 bits raise ValueError."""
     with pytest.raises(ValueError, match=r"^token_ids: "):
         chain_ids(LAYOUT, tokens)
+
+
+@pytest.mark.parametrize("namespace", [TOKENS, None, "m"])
+def test_what_is_no_namespace_is_named(namespace: Any) -> None:
+    """Tokens or a name in place of the namespace raise ValueError that says what goes there."""
+    with pytest.raises(ValueError, match=r"^namespace: \w+ is no Namespace"):
+        chain_ids(namespace, LAYOUT)
+
+
+def test_identities_one_by_one_are_not_hashed_again() -> None:
+    """A list, a loop or an index gives identities that name the same blocks; without their place in the chain."""
+    ids = chain_ids(LAYOUT, TOKENS)
+    assert all(isinstance(one, Identity) for one in (ids[0], *ids))
+    for given in (list(ids), [ids[0]], reversed(ids)):
+        each = list(given)
+        found = ids_of(LAYOUT, each)
+        assert list(found) == each and not found.chain
+    assert ids_of(LAYOUT, [bytes(ids[0])]) == plain_ids(LAYOUT, [bytes(ids[0])])
+
+
+def test_identities_one_by_one_must_say_what_they_are() -> None:
+    """Mixed with ids of the caller's own, or of a layout with several groups, they are refused in words."""
+    ids = chain_ids(LAYOUT, TOKENS)
+    with pytest.raises(ValueError, match=r"^ids: identities and ids of your own"):
+        ids_of(LAYOUT, [ids[0], b"a"])
+    two = Layout.of_groups([LAYOUT.groups[0], LAYOUT.groups[0]], model="m")
+    with pytest.raises(ValueError, match=r"^ids: .* group"):
+        ids_of(two, list(chain_ids(two, TOKENS, 1)))
 
 
 def test_tokens_of_less_than_a_block_have_no_identity() -> None:

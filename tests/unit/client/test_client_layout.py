@@ -213,3 +213,12 @@ def test_the_first_difference_inside_a_group_is_named() -> None:
 def test_the_name_is_no_part_of_the_layout() -> None:
     """A wished-for name changes neither equality nor fingerprint."""
     assert Layout(**LLAMA, name="a") == Layout(**LLAMA)
+
+
+def test_replacing_what_is_no_identity_field_is_named() -> None:
+    """The geometry, or a field that is none, is not replaced: ValueError names it."""
+    layout = Layout(model="m", dtype="float16", layers=2, kv_heads=2, head_dim=8, block_tokens=16)
+    assert layout.replace(weights_epoch=7).weights_epoch == 7
+    for field in ("block_tokens", "nonsense"):
+        with pytest.raises(ValueError, match=f"^{field}: "):
+            layout.replace(**{field: 1})  # type: ignore[misc]
