@@ -234,7 +234,10 @@ class BlockFilter(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Copies removed per tier, and blocks left because they were in use, the first 1,000 by identity."""
+    """Copies removed per tier, and blocks left because they were in use, the first 1,000 by identity.
+
+    `left_blocks`: more deletes at once than may be; clear again. `deletes_waiting`: stored values that are still
+    to be deleted, because the spill tier is down or the time was over."""
 
     hbm_blocks: int
     host_blocks: int
@@ -243,6 +246,8 @@ class Cleared:
     in_use_blocks: int
     tiers: dict[Tier, TierCleared]
     in_use_ids: tuple[bytes, ...]
+    left_blocks: int
+    deletes_waiting: int
 
 
 class DrainState(IntEnum):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
-from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, identity, run
+from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, identity, run, until
 
+from tierd.app import unlinks
+from tierd.testing.faulty import Fault, Operation, Scripted
 from tierd_client.layout import Group, Layout, Part
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
@@ -174,3 +177,79 @@ def test_filters_where_a_tier_is_off(tmp_path: Path) -> None:
         assert (cleared.host_blocks, cleared.spill_blocks) == (2, 0)
 
     run(body, tmp_path, spill=False)
+
+
+async def spilled(d: Daemon, count: int) -> pb.BlockIds:
+    """So many blocks in the spill tier alone."""
+    await d.namespace()
+    ids = block_ids(*range(count))
+    await d.store_blocks((await d.session()).number, ids)
+    assert set(await d.evict(ids)) == {pb.EVICT_OUTCOME_MOVED}
+    return ids
+
+
+def test_clear_answers_when_what_was_stored_is_deleted(tmp_path: Path) -> None:
+    """When a Clear is answered no value of its blocks is in the store; where deletes take longer than the call may,
+    it says how many are still to come, and the next one that they are done."""
+    script = Scripted([Fault.DELAY], [Operation.UNLINK])
+
+    async def body(d: Daemon) -> None:
+        await spilled(d, 5)
+        first = await d.admin.Clear(apb.ClearRequest(), timeout=0.5)
+        assert (first.spill_blocks, first.left_blocks, first.deletes_waiting) == (5, 0, 5)
+        d.faulty.resume.set()
+        second = await d.admin.Clear(apb.ClearRequest(), timeout=DEADLINE_S)
+        assert (second.spill_blocks, second.deletes_waiting) == (0, 0)
+        assert not d.store.values
+
+    run(body, tmp_path, script=script, op_timeout_s=10.0)
+
+
+def test_clear_while_the_spill_tier_is_down(tmp_path: Path) -> None:
+    """A Clear does not wait for a server that is away: it says that deletes are to come, and they are made
+    later."""
+    script = Switchable()
+
+    async def body(d: Daemon) -> None:
+        ids = await spilled(d, 5)
+        script.fault = Fault.DOWN
+        await until(lambda: not d.watch.is_up)
+        began = asyncio.get_running_loop().time()
+        cleared = await d.admin.Clear(apb.ClearRequest(), timeout=DEADLINE_S)
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert (cleared.spill_blocks, cleared.deletes_waiting) == (5, 5)
+        assert await d.tiers_of(ids) == [0] * 5
+        script.fault = Fault.NONE
+        await until(lambda: not d.store.values)
+        assert (await d.admin.Clear(apb.ClearRequest(), timeout=DEADLINE_S)).deletes_waiting == 0
+
+    run(body, tmp_path, script=script)
+
+
+def test_more_deletes_than_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks for whose delete there is no room are left and counted, the others go; cleared again and again,
+    all are gone in the end, and no value is left behind in the store."""
+    monkeypatch.setattr(unlinks, "IDENTITIES_WAITING_MAX", 2)
+
+    async def body(d: Daemon) -> None:
+        await spilled(d, 5)
+        await d.store_blocks((await d.session()).number, block_ids(10))
+        seen = []
+        for _ in range(3):
+            cleared = await d.admin.Clear(apb.ClearRequest(), timeout=DEADLINE_S)
+            seen.append((cleared.host_blocks, cleared.spill_blocks, cleared.left_blocks))
+        assert seen == [(1, 2, 3), (0, 2, 1), (0, 1, 0)]
+        assert not d.store.values
+
+    run(body, tmp_path)
+
+
+class Switchable:
+    """A script whose one fault a test changes."""
+
+    def __init__(self) -> None:
+        self.fault = Fault.NONE
+
+    def next(self, operation: Operation) -> Fault:
+        del operation
+        return self.fault

@@ -36,6 +36,9 @@ MOVES_ACCEPTED_MAX = 100_000
 MOVES_PER_TICKET = 8
 """Moves that one job of a pool carries out before other jobs of the pool have their turn."""
 
+UNLINKS_POLL_S = 0.005
+"""How often is looked whether what a Clear removed is deleted: 512 deletes take a millisecond or more."""
+
 INLINE_BYTES = 64 * 1024
 """Up to this a copy in memory takes less time than handing it to a thread and back (about 50 us)."""
 
@@ -132,6 +135,20 @@ class Mover:
     def unlinks_waiting(self) -> int:
         """Stored values that are still to be deleted from the spill tier."""
         return len(self._unlinks)
+
+    @property
+    def unlinks_room(self) -> int:
+        """How many more stored values may wait to be deleted: what is over that is given up."""
+        return self._unlinks.room
+
+    async def until_unlinked(self, deadline: float) -> int:
+        """Waits until all stored values that are to be deleted now are, the spill tier is down, or the deadline
+        (loop's time); how many are left."""
+        unlinks, loop = self._unlinks, asyncio.get_running_loop()
+        added = unlinks.added
+        while unlinks.settled < added and self._gate.is_open and loop.time() < deadline:
+            await asyncio.sleep(UNLINKS_POLL_S)
+        return unlinks.left if unlinks.settled < added or not self._gate.is_open else 0
 
     @property
     def carrier(self) -> Carrier:

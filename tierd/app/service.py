@@ -456,8 +456,11 @@ class Service:
         self.policy_epoch = reply.epoch
         return reply
 
-    def clear(self, command: m.Clear) -> m.Cleared:
-        return self.writer.ask(command, m.Cleared)
+    async def clear(self, command: m.Clear, deadline: float) -> tuple[m.Cleared, int]:
+        """Removes blocks, and waits for their stored values to be deleted: others, or the next daemon, would find
+        them. Blocks for whose delete there is no room are left. How many deletes are still to come."""
+        reply = self.writer.ask(replace(command, most_deletes=self.mover.unlinks_room), m.Cleared)
+        return reply, 0 if command.dry_run else await self.mover.until_unlinked(deadline)
 
     @contextmanager
     def draining(self) -> Iterator[None]:

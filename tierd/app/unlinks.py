@@ -8,6 +8,7 @@ event loop.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 
 from tierd.core.messages import Move, Unlink
 
@@ -27,10 +28,22 @@ class Unlinks:
         self._busy: frozenset[bytes] = frozenset()
         self._held: list[Move] = []
         self.dropped = 0
+        self.added = self.settled = 0
+        """Identities that came, and that left: deleted, stored again, or to be asked for once more."""
 
     def __len__(self) -> int:
         """Identities that wait."""
         return self._count
+
+    @property
+    def left(self) -> int:
+        """Identities that wait or are being deleted."""
+        return self.added - self.settled
+
+    @property
+    def room(self) -> int:
+        """Identities that may still be added."""
+        return IDENTITIES_WAITING_MAX - self._count
 
     def add(self, unlink: Unlink) -> None:
         waiting = self._waiting[unlink.namespace]
@@ -40,6 +53,7 @@ class Unlinks:
             elif identity not in waiting:
                 waiting[identity] = None
                 self._count += 1
+                self.added += 1
 
     def concerns(self, namespace: int, identity: bytes) -> bool:
         """Whether this one waits to be deleted, or is being deleted."""
@@ -49,6 +63,7 @@ class Unlinks:
     def forget(self) -> None:
         """Nothing that waits is deleted: the store was given up."""
         self._waiting.clear()
+        self.settled += self._count
         self._count = 0
         if self._under_way is not None:
             self._under_way = Unlink(self._under_way.namespace, ())
@@ -57,6 +72,7 @@ class Unlinks:
         """Takes note of a store. True: it must wait, and comes back from `finished`."""
         if self._waiting[store.namespace].pop(store.identity, 0) is None:
             self._count -= 1
+            self.settled += 1
         if self._under_way is None or store.namespace != self._under_way.namespace:
             return False
         if store.identity not in self._busy:
@@ -69,7 +85,7 @@ class Unlinks:
         if self._under_way is not None or self._count == 0:
             return None
         namespace, waiting = next((n, w) for n, w in self._waiting.items() if w)
-        identities = tuple(list(waiting)[:IDENTITIES_PER_CALL])
+        identities = tuple(islice(waiting, IDENTITIES_PER_CALL))
         for identity in identities:
             del waiting[identity]
         self._count -= len(identities)
@@ -80,6 +96,7 @@ class Unlinks:
     def finished(self, done: bool) -> list[Move]:
         """The call is over; returns the stores that waited for it. What was not deleted waits again."""
         call, held = self._under_way, self._held
+        self.settled += len(self._busy)
         self._under_way, self._busy, self._held = None, frozenset(), []
         if call is not None and not done:
             stored = {move.identity for move in held}

@@ -195,6 +195,9 @@ def clear(
         rows = [(tier.name.lower(), one.blocks, size(one.bytes)) for tier, one in found.tiers.items()]
         print_table(["tier", "blocks", "bytes"], rows, title="would go" if dry_run else "removed")
         typer.echo(f"\n{found.ghosts} ghosts; left, being in use: {found.in_use_blocks} blocks")
+        if found.left_blocks or found.deletes_waiting:
+            typer.echo(f"values still to be deleted: {found.deletes_waiting}")
+            typer.echo(f"blocks left, clear again: {found.left_blocks}")
         for identity in found.in_use_ids:
             typer.echo(f"  {identity.hex()}")
 

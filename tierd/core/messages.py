@@ -201,12 +201,14 @@ class Readmit:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """`most`: blocks to be removed at once, None for all."""
+    """`most`: blocks to be removed at once, None for all. `most_deletes`: those of them whose stored value is to be
+    deleted; the others of that kind are left."""
 
     where: BlockFilter
     dry_run: bool = False
     ghosts: bool = False
     most: int | None = None
+    most_deletes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,13 +401,15 @@ class Observed:
 
 @dataclass(slots=True)
 class Cleared:
-    """`copies`, `slot_bytes`: per tier. `skipped`: identities of the first of those that were in use, packed."""
+    """`copies`, `slot_bytes`: per tier. `skipped`: identities of the first of those that were in use, packed.
+    `left`: blocks left because of `most_deletes`."""
 
     copies: dict[Tier, int]
     ghosts: int
     in_use: int
     slot_bytes: dict[Tier, int]
     skipped: bytes
+    left: int
 
 
 @dataclass(slots=True)

@@ -205,8 +205,10 @@ def select(state: State, where: BlockFilter) -> I64Array:
 def clear(state: State, command: Clear) -> Cleared:
     rows = select(state, command.where)
     busy = to_stay(state, rows)
-    free = rows[~busy][: command.most]
     planes = [state.tier(command.where.tier)] if command.where.tier else list(state.tiers.values())
+    able = rows[~busy]
+    kept = _deletable(able, planes, command.most_deletes)
+    left, free = len(able) - len(kept), kept[: command.most]
     gone = {tier.tier: free[tier.copies.ready(free)] for tier in planes}
     copies = {tier: len(of) for tier, of in gone.items()}
     size = {tier: state.tiers[tier].copies.bytes_of(of) for tier, of in gone.items()}
@@ -217,7 +219,16 @@ def clear(state: State, command: Clear) -> Cleared:
             state.drop(tier, gone[tier.tier])
         if command.ghosts:
             ghosts = state.ghosts.clear()
-    return Cleared(copies, ghosts, int(np.count_nonzero(busy)), size, skipped)
+    return Cleared(copies, ghosts, int(np.count_nonzero(busy)), size, skipped, left)
+
+
+def _deletable(rows: I64Array, tiers: list[TierState], most: int | None) -> I64Array:
+    """Rows without those whose stored value would be one more to delete than may be."""
+    spill = next((tier for tier in tiers if tier.tier == Tier.SPILL), None)
+    if spill is None or most is None:
+        return rows
+    stored = np.isin(rows, spill.copies.placed(rows[spill.copies.ready(rows)]))
+    return rows[~stored | (np.cumsum(stored) <= most)]
 
 
 def drop_damaged(state: State, command: DropDamaged) -> Done:

@@ -77,7 +77,8 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
 
     @answers_errors
     async def Clear(self, request: Any, context: Any) -> Any:
-        return convert.clear_response(self._service.clear(convert.clear(request, self._service.namespaces)))
+        command = convert.clear(request, self._service.namespaces)
+        return convert.clear_response(*await self._service.clear(command, deadline_of(context, SHORT_CALL_MS)))
 
     @answers_errors
     async def SwitchEpoch(self, request: Any, context: Any) -> Any:

@@ -444,7 +444,7 @@ def drain_progress(progress: Progress) -> apb.DrainProgress:
     return apb.DrainProgress(**{field.name: getattr(progress, field.name) for field in fields(Progress)})
 
 
-def clear_response(reply: m.Cleared) -> apb.ClearResponse:
+def clear_response(reply: m.Cleared, deletes_waiting: int) -> apb.ClearResponse:
     tiers = [
         apb.TierCleared(tier=tier_name(tier), blocks=blocks, bytes=reply.slot_bytes[tier])
         for tier, blocks in reply.copies.items()
@@ -453,4 +453,5 @@ def clear_response(reply: m.Cleared) -> apb.ClearResponse:
         tiers=tiers, in_use_ids=reply.skipped,
         hbm_blocks=reply.copies.get(m.Tier.HBM, 0), host_blocks=reply.copies.get(m.Tier.HOST, 0),
         spill_blocks=reply.copies.get(m.Tier.SPILL, 0), ghosts=reply.ghosts, in_use_blocks=reply.in_use,
+        left_blocks=reply.left, deletes_waiting=deletes_waiting,
     )

@@ -424,7 +424,7 @@ class TierCleared(_message.Message):
     def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class ClearResponse(_message.Message):
-    __slots__ = ("hbm_blocks", "host_blocks", "spill_blocks", "ghosts", "in_use_blocks", "tiers", "in_use_ids")
+    __slots__ = ("hbm_blocks", "host_blocks", "spill_blocks", "ghosts", "in_use_blocks", "tiers", "in_use_ids", "left_blocks", "deletes_waiting")
     HBM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SPILL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -432,6 +432,8 @@ class ClearResponse(_message.Message):
     IN_USE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     IN_USE_IDS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    DELETES_WAITING_FIELD_NUMBER: _ClassVar[int]
     hbm_blocks: int
     host_blocks: int
     spill_blocks: int
@@ -439,7 +441,9 @@ class ClearResponse(_message.Message):
     in_use_blocks: int
     tiers: _containers.RepeatedCompositeFieldContainer[TierCleared]
     in_use_ids: bytes
-    def __init__(self, hbm_blocks: _Optional[int] = ..., host_blocks: _Optional[int] = ..., spill_blocks: _Optional[int] = ..., ghosts: _Optional[int] = ..., in_use_blocks: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierCleared, _Mapping]]] = ..., in_use_ids: _Optional[bytes] = ...) -> None: ...
+    left_blocks: int
+    deletes_waiting: int
+    def __init__(self, hbm_blocks: _Optional[int] = ..., host_blocks: _Optional[int] = ..., spill_blocks: _Optional[int] = ..., ghosts: _Optional[int] = ..., in_use_blocks: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierCleared, _Mapping]]] = ..., in_use_ids: _Optional[bytes] = ..., left_blocks: _Optional[int] = ..., deletes_waiting: _Optional[int] = ...) -> None: ...
 
 class SwitchEpochRequest(_message.Message):
     __slots__ = ("name", "weights_epoch")

@@ -167,6 +167,7 @@ class AdminServicer:
 
     def Clear(self, request, context):
         """Removes blocks by filter, the daemon's own only; says what went per tier and what was skipped, being in use.
+        Answers when what was stored of them is deleted, or its time is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
