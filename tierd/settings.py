@@ -236,7 +236,7 @@ class Settings(BaseModel):
     spill_connections: int = Field(
         4, ge=1, le=64,
         description="Most connections to each server of the spill store that carry blocks; moves that find none "
-        "wait. Two more are for small commands. Default 4: measured, more gain nothing on one machine.",
+        "wait. Up to eight more are for small commands. Default 4: measured, more gain nothing on one machine.",
     )
     spill_grace_s: float = Field(
         60.0, ge=0, le=86_400,

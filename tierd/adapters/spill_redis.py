@@ -28,8 +28,9 @@ from tierd_client.format import U8Array
 MARKER_BYTES = 16
 EPOCH_BYTES = 8
 LOOK_COMMANDS = 3
-SMALL_CONNECTIONS = 2
-"""More to each server, for what carries no payload: neither a probe nor a look waits until a block is through."""
+SMALL_CONNECTIONS = 8
+"""More to each server, for what carries no payload, so that no probe and no look waits until a block is through:
+one for the probe, two for looks, one for statistics, four for the movers' threads."""
 RELEASE_MIN = (6, 2)
 """Of Redis; every Valkey is newer."""
 # "$4294967551" and its line end: the longest first line of a reply to GET.
