@@ -4,6 +4,7 @@ D."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from tierd.core.errors import LimitReached
 from tierd.settings import Settings
 from tierd.testing.fake_device import FakeDevice
 from tierd.testing.faulty import Fault, Operation, Scripted
+from tierd.testing.redis_proxy import Mode, RedisProxy
 from tierd.testing.serve import StartDaemon
+from tierd.testing.valkey import ExternalValkey
 from tierd_client import Client, Layout, PutOutcome, Tier
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
@@ -309,6 +312,31 @@ def test_by_default_the_first_block_too_many_is_spilled(daemon: StartDaemon) -> 
         assert (found[Tier.HOST].blocks, found[Tier.SPILL].blocks) == (8, 1)
         assert ns.lookup(ids).prefix == 9
         assert [wrong_bytes(one, n) for n, one in enumerate(ns.get(ids, timeout_s=10))] == [0] * 9
+
+
+@pytest.mark.parametrize("mode", [Mode.READ_ONLY, Mode.FAIL_SET])
+def test_a_server_that_takes_nothing_stops_puts_for_the_grace_only(
+    daemon: StartDaemon, valkey: ExternalValkey, mode: Mode
+) -> None:
+    """While a server answers probes and refuses each store, a full host tier refuses newcomers for `spill_grace_s`
+    and takes them afterwards; when the server takes blocks again, victims go there within five seconds."""
+    with RedisProxy(valkey.unix_url) as proxy:
+        server = daemon(host_bytes="512KiB", spill=proxy.url, spill_grace_s=1)
+        server.event("spill_up")
+        with Client(server.address) as client:
+            ns, block = client.namespace(Layout.opaque(block_bytes=64 << 10)), pattern(1, 64 << 10)
+            proxy.switch(mode)
+            seen, ends = [], time.monotonic() + 10
+            while seen[-2:] != [PutOutcome.FULL, PutOutcome.STORED] and time.monotonic() < ends:
+                (outcome,) = ns.put([b"%d" % len(seen)], [block], timeout_s=0.3)
+                seen += [outcome] if outcome is not PutOutcome.PENDING else []
+            assert seen[:8] == [PutOutcome.STORED] * 8 and seen[-1] is PutOutcome.STORED, seen
+            proxy.switch(Mode.PASS)
+            names, ends = [b"after"], time.monotonic() + 5
+            while not client.admin.occupancy().tiers[Tier.SPILL].blocks and time.monotonic() < ends:
+                assert ns.put(names[-1:], [block], timeout_s=5.0) == [PutOutcome.STORED]
+                names.append(b"after-%d" % len(names))
+            assert client.admin.occupancy().tiers[Tier.SPILL].blocks > 0
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
