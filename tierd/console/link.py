@@ -31,7 +31,10 @@ Address = Annotated[
     typer.Option(help="unix:///PATH or HOST:PORT of the daemon. Default: $TIERD_ADDRESS, else the default socket."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Identities: 64 hexadecimal digits each.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(help="Identities: 64 hexadecimal digits each, as `tierd blocks --json` has them."),
+]
 TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="How long to wait for all of it, seconds.")]
 
 
@@ -112,7 +115,8 @@ def parse_ids(texts: Iterable[str] | None) -> list[bytes]:
     found = []
     for text in texts or ():
         if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * IDENTITY_BYTES}}}", text):
-            raise typer.BadParameter(f"{text!r} is not {2 * IDENTITY_BYTES} hexadecimal digits", param_hint="IDS")
+            problem = f"{text!r} is not {2 * IDENTITY_BYTES} hexadecimal digits, as `tierd blocks --json` has them"
+            raise typer.BadParameter(problem, param_hint="IDS")
         found.append(bytes.fromhex(text))
     return found
 

@@ -214,7 +214,7 @@ def plan(
             ["identity", "would go to", "rank"],
             [(short(one.identity), one.destination, number(one.rank)) for one in found.victims], left=2,
         )
-        would_go = f"{found.victim_blocks} blocks of {size(found.victim_bytes)} would go"
+        would_go = f"{found.victim_blocks} blocks, {size(found.victim_bytes)} in all, would go"
         enough = "" if found.enough else f"; {size(needed_bytes)} cannot be had"
         typer.echo(f"\n{size(found.free_bytes)} free, {would_go}{enough}")
     if not found.enough:
