@@ -143,7 +143,8 @@ def compose(ground: Ground) -> Daemon:
     writer.carry_out_with(mover.submit)
     health_changed = asyncio.Event()
     spill_watch = SpillWatch(
-        ground.spill, writer, mover, lambda _: health_changed.set(), probe_up_s=settings.spill_probe_ms / 1000
+        ground.spill, writer, mover, lambda _: health_changed.set(), probe_up_s=settings.spill_probe_ms / 1000,
+        expected=ground.spill.attached,
     )
     finder = Finder(
         writer, mover, namespaces, timeout_s=settings.spill_lookup_ms / 1000,

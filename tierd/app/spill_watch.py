@@ -38,9 +38,10 @@ class SpillWatch:
 
     def __init__(
         self, store: SpillStore, writer: Writer, mover: Mover,
-        on_change: Callable[[bool], None], *, probe_up_s: float = PROBE_UP_S,
+        on_change: Callable[[bool], None], *, probe_up_s: float = PROBE_UP_S, expected: bool = True,
     ) -> None:
-        """`on_change` is told of each change of state (to set the health service)."""
+        """`on_change` is told of each change of state (to set the health service). `expected`: a store is there to
+        be reached, so that it is worth a line if the first probe fails."""
         self._store = store
         self._writer = writer
         self._mover = mover
@@ -51,7 +52,7 @@ class SpillWatch:
         self._pause_s = PROBE_DOWN_FIRST_S
         self._up_since = 0.0
         self._changes = 0
-        self._is_unheard = True  # of a store that never answered, it is news once that it does not
+        self._is_unheard = expected
         self.is_up = False
         self.detail = "not reached yet"
         self._noted = ""

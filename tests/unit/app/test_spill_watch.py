@@ -92,13 +92,16 @@ def test_starts_down_until_it_answers() -> None:
 
 
 def test_a_server_that_was_never_there_is_in_the_log_once() -> None:
-    """A start without its server says `spill_down` with the reason, once, however often it is probed."""
+    """A start without its server says `spill_down` with the reason, once, however often it is probed; a start that
+    wants no server says nothing."""
 
     async def body() -> None:
         bench = Bench()
+        unwanted = SpillWatch(bench.store, bench.writer, bench.mover, bench._note, expected=False)
         bench.switch.fault = Fault.DOWN
         with capture_logs() as lines:
             for _ in range(3):
+                await unwanted.probe()
                 await bench.watch.probe()
         down = [line for line in lines if line["event"] == "spill_down"]
         assert [line["reason"] for line in down] == [bench.watch.detail]
