@@ -71,6 +71,39 @@ def test_the_example_runs_as_it_stands(daemon: StartDaemon, capsys: pytest.Captu
         assert all(record and record.tiers == Tiers.HBM | Tiers.SPILL for record in records)
 
 
+def test_the_examples_of_the_documents_run(daemon: StartDaemon) -> None:
+    """What docs/client.md and docs/hbm.md show of hybrid models, new weights and lending runs as it stands."""
+    server = daemon(host_bytes="128MiB", max_lent_pools="1")
+    layers, pages, tokens, heads, dim = 2, 16, 16, 2, 8
+    layout = Layout(model="m", dtype="float16", layers=layers, kv_heads=heads, head_dim=dim, block_tokens=tokens)
+    hybrid, switch = python_of("client.md")
+    lending, on_device = python_of("hbm.md")
+    with Client(server.address) as client:
+        shared: dict[str, Any] = {"client": client, "layout": layout, "token_ids": range(1024)}
+        exec("from tierd_client import Group, Layout, Part\n" + hybrid, shared)
+        for ids in shared["chains"]:
+            block = bytes(shared["layout"].groups[ids.group].block_bytes)
+            assert set(shared["ns"].put(ids, [block] * len(ids))) == {PutOutcome.STORED}
+        exec(hybrid, shared)
+        assert shared["hit"].tokens == 512 and [len(one) for one in shared["blocks"]] == [32, 8, 1]
+        exec(switch, shared | {"layout": layout})
+        lending = lending.replace("unix:///run/tierd/tierd.sock", server.address).replace("Layout(...)", "layout")
+        names: dict[str, Any] = {
+            "layout": layout, "kv_bytes": pages * layout.block_bytes, "layers": layers, "pages": pages,
+            "block_tokens": tokens, "heads": heads, "head_dim": dim, "tokens": range(48), "step": 3,
+        }
+        exec(lending, names)
+        ids = chain_ids(layout, range(48))
+        assert names["ns"].lookup(ids).tiers == [Tiers.HOST, Tiers.HBM, Tiers.HBM]
+        exec(on_device, {"ns": names["ns"], "ids": ids})
+        names["pool"].close()
+        names["client"].close()
+
+
+def python_of(document: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (README.parent / "docs" / document).read_text(), re.DOTALL)
+
+
 @pytest.mark.parametrize("given", ["array", "list", "flat", "bytes"])
 def test_numpy_goes_in_and_comes_out(server: ServeProcess, given: str) -> None:
     """Blocks may be given as one array, a list of arrays, flat bytes or `bytes`; what comes back has the
@@ -100,9 +133,9 @@ def test_wrong_sizes_are_named(server: ServeProcess) -> None:
                 ns.put([b"a", b"b", b"c"], [good, bad, good])
         with pytest.raises(ValueError, match="2 buffers for 3 ids"):
             ns.put([b"a", b"b", b"c"], [good, good])
-        for bad in (None, 7, np.zeros((2, BLOCK_BYTES), np.uint8)):
+        for nothing in (None, 7, np.zeros((2, BLOCK_BYTES), np.uint8)):
             with pytest.raises(InvalidArgument, match=r"^tensors: "):
-                ns.put([b"a", b"b", b"c"], bad)
+                ns.put([b"a", b"b", b"c"], nothing)
         assert ns.get([b"a", b"b", b"c"]) == [None] * 3
 
 
