@@ -20,7 +20,8 @@ CONNECTIONS_MAX = 64
 BACKLOG = 32
 IDLE_S = 2
 LIFE_S = 60
-"""Connections without a request for IDLE_S are closed, and all after LIFE_S: nobody keeps others out by theirs."""
+"""Connections without a request for IDLE_S are closed, and all after LIFE_S; who takes no answer is cut IDLE_S
+later: nobody keeps others out by theirs."""
 
 HEADERS_BYTES_MAX = 16 * 1024
 
@@ -58,7 +59,8 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._ends = [self.loop.call_later(IDLE_S, self._idle), self.loop.call_later(LIFE_S, self.shutdown)]
+        ends = ((IDLE_S, self._idle), (LIFE_S, self.shutdown), (LIFE_S + IDLE_S, transport.abort))
+        self._ends = [self.loop.call_later(after_s, end) for after_s, end in ends]
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in self._ends:
