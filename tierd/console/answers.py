@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 SHORT_ID_DIGITS = 16
@@ -49,11 +50,16 @@ def print_table(
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(Text(visible(str(cell))) for cell in row))
     if not console.is_terminal:
         unbounded = console.options.update(max_width=WIDEST_COLUMNS)
         console.width = max(console.width, console.measure(table, options=unbounded).maximum)
     console.print(table)
+
+
+def visible(text: str) -> str:
+    """Names are clients' words: what would move the cursor or break a line is shown as its escape."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def size(value: int) -> str:
