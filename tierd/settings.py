@@ -112,7 +112,7 @@ class Settings(BaseModel):
     data_token_file: Path | None = Field(
         None,
         description="File of bearer tokens, one a line, 16 to 512 characters each, that allow the data plane over "
-        "TCP. Default: none. With tokens of either kind every call over TCP but health needs one.",
+        "TCP. Default: none. With tokens of either kind every call over TCP but a check of health needs one.",
     )
     admin_token_file: Path | None = Field(
         None, description="File of bearer tokens that allow everything over TCP, the control plane included.",

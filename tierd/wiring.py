@@ -151,8 +151,7 @@ def compose(ground: Ground) -> Daemon:
         ttl_s=settings.spill_miss_ttl_ms / 1000,
     )
     restater = Restater(writer, mover, every_s=settings.spill_statistics_s)
-    shared = settings.spill_scope is SpillScope.SHARED
-    make_store = partial(_redis_store, settings, ground.state, shared=shared)
+    make_store = partial(_attached_store, settings, ground.state)
     service = Service(
         writer, mover, namespaces, _about(ground), orphans=engine.orphans, spill_watch=spill_watch, finder=finder,
         pools=Pools(ground.lent, settings.max_lent_pools),
@@ -203,6 +202,15 @@ def _redis_store(settings: Settings, state: StateDirectory, url: str, shared: bo
         pool_size=settings.spill_connections, connect_timeout_s=settings.spill_connect_timeout_ms / 1000,
         shared=shared, epoch=state.count("marker-epoch"), save_epoch=partial(_keep_epoch, state),
     )
+
+
+def _attached_store(settings: Settings, state: StateDirectory, url: str, files: bool) -> SpillStore:
+    """Of a URL that came by a call. InvalidInput where it names files and may not."""
+    from tierd.adapters.redis_url import refuse_files
+
+    if not files:
+        refuse_files(url)
+    return _redis_store(settings, state, url, shared=settings.spill_scope is SpillScope.SHARED)
 
 
 def _keep_epoch(state: StateDirectory, epoch: int) -> None:

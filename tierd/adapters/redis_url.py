@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -124,10 +126,20 @@ def parse_redis_url(url: str) -> RedisUrl:
     return RedisUrl(Topology.ONE, _address(parts, parts.netloc, parts.path, options))
 
 
+def refuse_files(url: str) -> None:
+    """InvalidInput (`spill`) for a URL that names files of the daemon's machine."""
+    names = [pair.partition("=")[0] for pair in _parts(url).query.split("&")]
+    named = [name for name in names if name in (*FILE_OPTIONS, "ssl_ca_path")]
+    if named:
+        raise InvalidInput(
+            FIELD, f"{named[0]} names a file of the daemon's machine, which only its Unix socket takes"
+        )
+
+
 def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
     """Parts of a URL, and its options, still percent-encoded. Refuses what would be read as something else, such
     as `redis://:p/w@host`."""
-    parts = urlsplit(url)
+    parts = _parts(url)
     if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
         raise InvalidInput(FIELD, "percent-encode / ? # @ in user, password and path")
     pairs = [pair.partition("=") for pair in parts.query.split("&") if pair]
@@ -140,13 +152,26 @@ def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
     return parts, options
 
 
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # its text quotes the login
+        raise InvalidInput(FIELD, "is no URL: its host cannot be read") from None
+
+
 def _check_file(name: str, path: str) -> None:
     try:
-        with Path(path).open("rb"):
-            return
+        with open(path, "rb", opener=_without_waiting) as file:
+            problem = "" if S_ISREG(os.fstat(file.fileno()).st_mode) else "not a regular file"
     except (OSError, ValueError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "not a path"
-        raise InvalidInput(FIELD, f"{name}: cannot be read: {problem}") from None
+        problem = error.strerror or "unknown" if isinstance(error, OSError) else "not a path"
+    if problem:
+        raise InvalidInput(FIELD, f"{name}: cannot be read: {problem}")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe would be waited for until somebody writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _check_one(parts: SplitResult) -> None:

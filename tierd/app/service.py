@@ -403,9 +403,10 @@ class Service:
 
     # --- the spill store ------------------------------------------------------------------------------
 
-    async def attach_spill(self, url: str, replace: bool, deadline: float) -> int:
-        """Uses the store of a URL from now on; returns the blocks of the old one that were forgotten."""
-        return await self._switch().attach(url, replace, deadline)
+    async def attach_spill(self, url: str, replace: bool, deadline: float, *, files: bool = False) -> int:
+        """Uses the store of a URL from now on; returns the blocks of the old one that were forgotten. `files`:
+        whether the URL may name files of this machine."""
+        return await self._switch().attach(url, replace, deadline, files=files)
 
     async def detach_spill(self) -> int:
         """Uses no spill store from now on; returns the blocks that were forgotten."""

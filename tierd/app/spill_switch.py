@@ -28,9 +28,9 @@ class SpillSwitch:
 
     def __init__(
         self, slot: SpillSlot, writer: Writer, mover: Mover, watch: SpillWatch, finder: Finder,
-        make_store: Callable[[str], SpillStore],
+        make_store: Callable[[str, bool], SpillStore],
     ) -> None:
-        """`make_store`: a store of a URL; InvalidInput for a URL that is none."""
+        """`make_store`: a store of a URL, and whether that may name files; InvalidInput for one that is none."""
         self._slot, self._writer, self._mover = slot, writer, mover
         self._watch, self._finder, self._make_store = watch, finder, make_store
         self._lock = asyncio.Lock()
@@ -39,9 +39,9 @@ class SpillSwitch:
     def attached(self) -> bool:
         return self._slot.attached
 
-    async def attach(self, url: str, replace: bool, deadline: float) -> int:
+    async def attach(self, url: str, replace: bool, deadline: float, *, files: bool) -> int:
         """Uses the store of a URL from now on, once it has answered; returns the blocks of the old one that were
-        forgotten.
+        forgotten. `files`: whether the URL may name files of this machine.
 
         Refused where one is attached and not `replace`, or none is and `replace`; InvalidInput, SpillDown: then
         nothing has changed.
@@ -51,7 +51,7 @@ class SpillSwitch:
                 raise Refused("a spill store is attached already: detach it, or switch")
             if replace and not self.attached:
                 raise Refused("no spill store is attached: attach one")
-            store = self._store_of(url)
+            store = self._store_of(url, files)
             try:
                 await self._reach(store, deadline)
             except BaseException:
@@ -71,9 +71,9 @@ class SpillSwitch:
             log.info("spill_detached", forgotten=forgotten)
             return forgotten
 
-    def _store_of(self, url: str) -> SpillStore:
+    def _store_of(self, url: str, files: bool) -> SpillStore:
         try:
-            return self._make_store(url)
+            return self._make_store(url, files)
         except InvalidInput as error:
             raise InvalidInput("url", str(error).removeprefix(f"{error.field}: ")) from None
 

@@ -1,7 +1,8 @@
 """Who may call over TCP: bearer tokens, compared in constant time.
 
 A data token allows the data plane, an admin token everything. Whoever comes by a Unix socket was let in by its
-mode; health is for probes, which have no token.
+mode; a check of health is for probes, which have no token. Watching it takes one of the calls that there can be at
+once for as long as the caller likes, and needs a token as any other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tierd.rpc.around import Around
 
 HEADER = "authorization"
 SCHEME = "Bearer "
-OPEN_SERVICE = "/grpc.health.v1.Health/"
+OPEN_METHOD = "/grpc.health.v1.Health/Check"
 ADMIN_SERVICE = "/tierd.v1.Admin/"
 
 
@@ -55,7 +56,7 @@ class Access(Around):
     @asynccontextmanager
     async def around(self, method: str, context: Any) -> AsyncIterator[None]:
         needed = self._data or self._admin
-        if needed and not context.peer().startswith("unix:") and not method.startswith(OPEN_SERVICE):
+        if needed and not is_local(context) and method != OPEN_METHOD:
             await self._check(method, context)
         yield
 
@@ -69,6 +70,11 @@ class Access(Around):
             await _refuse(context, "UNAUTHENTICATED", "the token is none of this daemon's")
         if method.startswith(ADMIN_SERVICE) and not is_admin:
             await _refuse(context, "PERMISSION_DENIED", f"{method.rpartition('/')[2]} needs an admin token")
+
+
+def is_local(context: Any) -> bool:
+    """Whether the caller came by a Unix socket, so is the daemon's user or root."""
+    return bool(context.peer().startswith("unix:"))
 
 
 def _digest(token: bytes) -> bytes:

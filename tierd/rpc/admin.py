@@ -15,6 +15,7 @@ from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
 from tierd.rpc import convert
+from tierd.rpc.access import is_local
 from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of, deadline_within, send
 from tierd.rpc.status import answers_errors
 from tierd_client.v1 import admin_pb2 as pb
@@ -115,7 +116,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
     async def AttachSpill(self, request: Any, context: Any) -> Any:
         url = convert.text(request.url, "url", needed=True, most=convert.URL_BYTES_MAX)
         deadline = deadline_of(context, request.timeout_ms or SHORT_CALL_MS)
-        forgotten = await self._service.attach_spill(url, request.replace, deadline)
+        forgotten = await self._service.attach_spill(url, request.replace, deadline, files=is_local(context))
         return pb.AttachSpillResponse(forgotten_blocks=forgotten)
 
     @answers_errors

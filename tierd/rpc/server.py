@@ -15,9 +15,11 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from tierd.app.service import Service
+from tierd.app.streams import STREAM_IDLE_S
 from tierd.core.messages import Tier
 from tierd.rpc.access import Access, Tls
 from tierd.rpc.admin import AdminServicer
+from tierd.rpc.arriving import Arriving
 from tierd.rpc.blocks import BlocksServicer
 from tierd.rpc.lending import LendingServicer
 from tierd.rpc.measured import Measured
@@ -66,16 +68,19 @@ class RpcServer:
 
     def __init__(
         self, service: Service, addresses: Sequence[str], *, concurrent_rpcs_max: int,
-        access: Access | None = None, tls: Tls | None = None,
+        access: Access | None = None, tls: Tls | None = None, request_within_s: float = STREAM_IDLE_S,
     ) -> None:
         """`addresses`: `unix:///path` (mode 0600) or `host:port`. `concurrent_rpcs_max` counts each session's
-        own stream too; calls beyond it are RESOURCE_EXHAUSTED. `access` and `tls` concern TCP alone. Raises
-        CannotListen."""
+        own stream too; calls beyond it are RESOURCE_EXHAUSTED, `access`, `tls` and `request_within_s`, in which a
+        call's request must come, concern TCP alone. Raises CannotListen."""
         self._service = service
         self._tls = tls
+        # Who comes by a Unix socket is the daemon's user, and the deadline costs a tenth of a short call.
+        over_tcp = any(not address.startswith(UNIX_PREFIX) for address in addresses)
+        arriving = [Arriving(request_within_s)] if over_tcp else []
         self._server = grpc.aio.server(
             options=_OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max,
-            interceptors=[Measured(service.measures), *([access] if access else [])],
+            interceptors=[Measured(service.measures), *([access] if access else []), *arriving],
         )
         self._health = health_aio.HealthServicer()
         blocks_pb2_grpc.add_BlocksServicer_to_server(BlocksServicer(service), self._server)
