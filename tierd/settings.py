@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -55,6 +56,9 @@ def _split(value: object) -> object:
 
 Size = Annotated[int, BeforeValidator(parse_size)]
 
+Directory = Annotated[Path, AfterValidator(Path.absolute)]
+"""Others are told it, who stand elsewhere: as an absolute path."""
+
 
 class Clock(StrEnum):
     REQUEST = "request"
@@ -91,12 +95,12 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     # Where it lives.
-    state_dir: Path = Field(
+    state_dir: Directory = Field(
         default_factory=default_state_dir,
         description="Directory of sockets, lock and instance id; one daemon each. Default: /run/tierd as root, "
         "else $XDG_RUNTIME_DIR/tierd, else /tmp/tierd-UID.",
     )
-    shm_dir: Path = Field(
+    shm_dir: Directory = Field(
         Path("/dev/shm"),
         description="Directory of the shared-memory files. Should be a tmpfs: elsewhere each write goes to disk.",
     )

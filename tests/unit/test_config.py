@@ -33,6 +33,14 @@ def test_defaults() -> None:
     assert settings.host_segments == tuple((n, 256 * MIB) for n in (1, 2, 3, 4))
 
 
+def test_directories_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A directory that is given relative to where the daemon starts is meant there: sockets are named in full."""
+    monkeypatch.chdir(tmp_path)
+    settings = load({"state_dir": "here", "shm_dir": "./there"}, {})
+    assert (settings.state_dir, settings.shm_dir) == (tmp_path / "here", tmp_path / "there")
+    assert settings.addresses == (f"unix://{tmp_path}/here/tierd.sock",)
+
+
 def test_precedence(tmp_path: Path) -> None:
     """A flag wins over the environment, which wins over the file, which wins over the default."""
     config = write(tmp_path, 'host_bytes = "1MiB"\nhbm_bytes = "2MiB"\nspill_bytes_max = "3MiB"\n')
