@@ -52,6 +52,7 @@ def check(engine: Engine) -> None:
     _check_pinned(state)
     _check_expected(state)
     _check_prefetches(state)
+    _check_shares(state)
 
 
 def _require(true: object, sentence: str) -> None:
