@@ -173,8 +173,8 @@ class PoolRoutines:
     async def withdraw(
         self, pages: Sequence[int] = (), save: bool = False, timeout_s: float = 2.0,
     ) -> dict[int, WithdrawOutcome]:
-        """Takes pages back; without `pages` all that are lent, and the pool ends when none is left. `save`: what
-        lies nowhere else is copied to host first.
+        """Takes pages back; without `pages` all that are lent: the pool takes no more, and ends when none is left.
+        `save`: what lies nowhere else is copied to host first.
 
         A page is the worker's own when its outcome is WITHDRAWN or UNSAVED. When this raises, which it does when a
         daemon that may still live does not answer, none is.

@@ -164,6 +164,16 @@ def test_a_page_that_is_read_is_not_given_back(worker: WorkerProcess, ns: Namesp
     assert tiers(ns, 51) == Tiers.NONE
 
 
+def test_a_pool_that_is_taken_back_takes_no_more_pages(worker: WorkerProcess, ns: Namespace) -> None:
+    """From a withdraw of all its pages on a pool is refused another, which its end would leave lent for ever."""
+    lend(worker, 55, page=1, fence=5000)
+    assert worker.ask("withdraw 1 0")["withdraw"] == {"1": "PENDING"}
+    assert "being given back" in worker.ask("adopt 56 2 0")["text"]
+    worker.ask("reach 5000")
+    assert worker.ask("withdraw 1 2000")["withdraw"] == {"1": "WITHDRAWN"}
+    assert (tiers(ns, 55), tiers(ns, 56)) == (Tiers.HOST, Tiers.NONE)
+
+
 def test_a_page_is_not_lent_twice(worker: WorkerProcess) -> None:
     """A page that was not withdrawn is refused for another block, in words that say what to do."""
     lend(worker, 61, page=1)

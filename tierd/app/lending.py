@@ -16,10 +16,13 @@ POOL_NUMBERS = 0x10000 - FIRST_POOL
 """Numbers go round, so that a copy that still runs on a closed pool never finds another one under its number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Pool:
+    """`ending`: all of it is being given back, so that no more pages are taken."""
+
     session: int
     plan: PoolPlan
+    ending: bool = False
 
 
 class Pools:
@@ -62,16 +65,21 @@ class Pools:
         self._pools[number] = _Pool(session, plan)
         return number
 
-    def require(self, session: int, number: int) -> PoolPlan:
-        """The plan of a session's pool. NotFound."""
-        pool = self._pools.get(number)
-        if pool is None or pool.session != session:
-            raise NotFound(f"pool {number} of session {session} is unknown")
-        return pool.plan
+    def require(self, session: int, number: int) -> None:
+        """Raises NotFound unless the session lends such a pool."""
+        self._of(session, number)
+
+    def begin_end(self, session: int, number: int) -> None:
+        """All of a session's pool is being given back: it takes no more pages. NotFound."""
+        self._of(session, number).ending = True
 
     def check(self, session: int, number: int, pages: U64Array, fences: U64Array, block_bytes: int) -> None:
-        """Raises InvalidInput unless the pages are of this pool, hold blocks of that size, and can become ready."""
-        plan = self.require(session, number)
+        """Raises InvalidInput unless the pages are of this pool, hold blocks of that size, and can become ready;
+        NotFound, and Refused for a pool that is being given back."""
+        pool = self._of(session, number)
+        if pool.ending:
+            raise Refused(f"pool {number} is being given back: it takes no more pages")
+        plan = pool.plan
         if plan.page_bytes != block_bytes:
             raise InvalidInput("pool", f"its pages have {plan.page_bytes} bytes, a block has {block_bytes}")
         if int(pages.max(initial=0)) >= plan.pages:
@@ -90,6 +98,12 @@ class Pools:
             self.close(number)
         if self._store is not None:
             self._store.forget(session)
+
+    def _of(self, session: int, number: int) -> _Pool:
+        pool = self._pools.get(number)
+        if pool is None or pool.session != session:
+            raise NotFound(f"pool {number} of session {session} is unknown")
+        return pool
 
     def _new_number(self) -> int:
         while (number := FIRST_POOL + self._next % POOL_NUMBERS) in self._pools:

@@ -351,7 +351,10 @@ class Service:
     ) -> m.WithdrawReply:
         """Gives pages back to their engine; without `pages` all of the pool, which is closed when none is left."""
         self.sessions.require(session)
-        self.pools.require(session, pool)
+        if pages is None:
+            self.pools.begin_end(session, pool)
+        else:
+            self.pools.require(session, pool)
         reply = self.writer.ask(m.Withdraw(session, pool, pages, save), m.WithdrawReply)
 
         def again(left: I64Array) -> m.WithdrawReply:
