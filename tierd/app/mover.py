@@ -251,8 +251,8 @@ class Mover:
         return self._devices if tier is Tier.HBM else self._copies
 
     def _waits_for_fence(self, move: Move) -> bool:
-        """Whether a move goes by the fences, which pass it on to its lane."""
-        if not move.lender or self._fences is None:
+        """Whether a move goes by the fences, which pass it on to its lane; one that was abandoned does not wait."""
+        if not move.lender or self._fences is None or move.op in self._abandoned:
             return False
         self._fences.add(move)
         return True

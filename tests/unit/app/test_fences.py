@@ -7,15 +7,15 @@ import functools
 from collections.abc import Awaitable, Callable
 
 import numpy as np
-from app_moves import SIZE, Results, arena, block, make_mover, move, slot
+from app_moves import SIZE, Results, arena, block, identity, make_mover, move, slot
 
 from tierd.adapters.spill_memory import MemorySpillStore
 from tierd.app.carrier import checksum_of
 from tierd.app.mover import Mover
 from tierd.core.errors import Unavailable
 from tierd.core.loans import page_address
-from tierd.core.messages import Abandon, Move, Tier
-from tierd.testing.faulty import Fault, FaultyArenaStore, Operation, Scripted
+from tierd.core.messages import Abandon, Move, Tier, Unlink
+from tierd.testing.faulty import Fault, FaultyArenaStore, FaultySpillStore, Operation, Scripted
 from tierd_client.format import U8Array
 
 POOL = 0x8000
@@ -142,6 +142,20 @@ async def test_abandoned_moves_are_answered_and_not_begun() -> None:
     assert answers[1].ok
     assert not answers[2].ok
     assert pages.reads == 0
+    await mover.stop(5)
+
+
+@on_a_loop
+async def test_what_is_abandoned_while_a_delete_holds_it_waits_for_no_fence() -> None:
+    """A store that waited for a delete of its block and was abandoned is answered at once when that has ended."""
+    results, pages = Results(), Pages()
+    faulty = FaultySpillStore(MemorySpillStore(1 << 20), Scripted([Fault.DELAY], [Operation.UNLINK]))
+    mover = lending(results, pages, timeout_s=60, spill=faulty)
+    mover.submit([Unlink(1, (identity(5),))])
+    mover.submit([from_page(5, page=3, fence=9, target=Tier.SPILL)])
+    mover.submit([Abandon((5,))])
+    faulty.resume.set()
+    assert (await results.of(1))[5].reason == "withdrawn"
     await mover.stop(5)
 
 
