@@ -334,6 +334,7 @@ def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Sta
     by_tier = {Tier.HOST: ground.settings.host_segments, Tier.HBM: ground.settings.hbm_segments}
     segments = [(number, tier, memory.segments[number]) for tier in mappable for number, _ in by_tier[tier]]
     watch = ProcessWatch(service.process_ended)
+    service.sessions.on_end.append(watch.forget)
     offer = Offer(ground.boot, memory.files["catalog"], segments, devices=_device_segments(ground))
     server = AttachServer(ground.settings.attach_path, offer, service, watch, ground.lent)
 

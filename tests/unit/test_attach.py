@@ -22,7 +22,7 @@ from tierd.adapters.attach import AttachServer, DeviceSegment, Offer
 from tierd.adapters.lent import LentMemory
 from tierd.adapters.processes import Process, ProcessWatch, identify, is_alive
 from tierd.adapters.shm import SharedDirectory, SharedFile, WantedFile
-from tierd.core.errors import Refused
+from tierd.core.errors import NotFound, Refused
 from tierd.core.messages import Tier
 from tierd.settings import SEGMENTS_MAX
 from tierd.testing.fake_device import FakeDevice
@@ -39,6 +39,7 @@ class Ledger:
         self.bound: dict[int, tuple[int, int]] = {}
         self.reserved: dict[int, frozenset[int]] = {}
         self.ended: asyncio.Queue[int] = asyncio.Queue(100)
+        self.over: set[int] = set()
 
     def bind_process(self, session: int, token: bytes, pid: int, start_time: int) -> None:
         if session not in (7, 8) or token != TOKEN:
@@ -47,6 +48,10 @@ class Ledger:
 
     def process_ended(self, session: int) -> None:
         self.ended.put_nowait(session)
+
+    def require_open(self, session: int) -> None:
+        if session in self.over:
+            raise NotFound(f"session {session} is over")
 
     def segments_reserved(self, session: int) -> frozenset[int]:
         return self.reserved.get(session, frozenset())
@@ -229,6 +234,10 @@ def test_a_region_is_passed(run: Run) -> None:
             for passed, problem in (([plain], "sealed"), ([], "0 descriptors"), ([plain, plain], "2 descriptors")):
                 reply, _ = await asyncio.to_thread(exchange_passing, sock, lend, passed)
                 assert problem in reply["error"]
+            assert open_files() == before + 2
+            rig.ledger.over.add(7)
+            reply, _ = await asyncio.to_thread(exchange_passing, sock, lend, [region.descriptor])
+            assert "over" in reply["error"], "of a session that has ended nothing would ever be given up"
             assert open_files() == before + 2
         os.close(plain)
 
@@ -511,10 +520,10 @@ def test_watch_of_a_dead_process_says_so() -> None:
         assert not watch.watch(dead, 1)
         assert watch.watch(own, 1) and watch.watch(own, 2)
         assert len(watch) == 1
-        watch.forget(own, 1)
+        watch.forget(1)
         assert len(watch) == 1
-        watch.forget(own, 2)
-        watch.forget(own, 2)
+        watch.forget(2)
+        watch.forget(2)
         assert len(watch) == 0
 
     asyncio.run(scenario())

@@ -29,7 +29,6 @@ FRAME_BYTES_MAX = 4096
 FRAME_DEADLINE_S = 2.0
 CONNECTIONS_MAX = 1024
 ACCEPT_RETRY_S = 0.1
-SOCKET_PATH_BYTES_MAX = 107
 _LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * 4)
@@ -47,6 +46,9 @@ class AttachedSessions(Protocol):
 
     def process_ended(self, session: int) -> None:
         """The session's process is dead; unknown sessions are ignored."""
+
+    def require_open(self, session: int) -> None:
+        """Raises NotFound or Refused unless the session takes calls."""
 
     def segments_reserved(self, session: int) -> frozenset[int]:
         """Segments in which the session holds reservations now."""
@@ -274,6 +276,7 @@ class AttachServer:
             raise NotAllowed("lending is off: max_lent_pools is 0")
         if len(received) != 1:
             raise NotAllowed(f"{len(received)} descriptors; a region comes with one")
+        self._sessions.require_open(session)  # what one passed after its end would be kept for ever
         return {"ok": True, "region": self._regions.pass_region(session, received[0])}
 
     def _hung_up(self, peer: _Peer) -> None:

@@ -76,6 +76,7 @@ class ProcessWatch:
         """`on_end(session)`: called on the loop, once per watched session of the process that ended."""
         self._on_end = on_end
         self._watched: dict[Process, _Watched] = {}
+        self._process_of: dict[int, Process] = {}
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -90,15 +91,16 @@ class ProcessWatch:
             watched = self._watched[process] = _Watched(pidfd)
             asyncio.get_running_loop().add_reader(pidfd, self._ended, process)
         watched.sessions.add(session)
+        self._process_of[session] = process
         return True
 
-    def forget(self, process: Process, session: int) -> None:
+    def forget(self, session: int) -> None:
         """Stops watching on behalf of a session that is over; unknown ones are ignored."""
-        watched = self._watched.get(process)
-        if watched is None:
+        process = self._process_of.pop(session, None)
+        if process is None:
             return
-        watched.sessions.discard(session)
-        if not watched.sessions:
+        self._watched[process].sessions.discard(session)
+        if not self._watched[process].sessions:
             self._close(process)
 
     def close(self) -> None:
@@ -114,6 +116,8 @@ class ProcessWatch:
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().remove_reader(watched.pidfd)
         os.close(watched.pidfd)
+        for session in watched.sessions:
+            del self._process_of[session]
         return watched.sessions
 
 

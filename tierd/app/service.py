@@ -78,7 +78,8 @@ class Service:
         self.sweep = Sweep(writer, namespaces, lambda: mover.unlinks_waiting)
         self.namespaces = namespaces
         self.pools = pools or Pools(None, 0)
-        self.sessions = Sessions(writer, orphans, self.pools.end)
+        self.sessions = Sessions(writer, orphans)
+        self.sessions.on_end.append(self.pools.end)
         self.writer = writer
         self.mover = mover
         self.measures = mover.measures
@@ -135,6 +136,10 @@ class Service:
     def process_ended(self, session: int) -> None:
         """The session's process is dead; unknown sessions are ignored."""
         self.sessions.process_ended(session)
+
+    def require_open(self, session: int) -> None:
+        """NotFound, Refused unless the session takes calls."""
+        self.sessions.require(session)
 
     def segments_reserved(self, session: int) -> frozenset[int]:
         """Segments in which the session holds reservations now."""

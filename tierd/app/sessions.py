@@ -56,12 +56,10 @@ class Session:
 class Sessions:
     """All sessions of this boot. All methods belong to the event loop's thread."""
 
-    def __init__(
-        self, writer: Writer, orphans: Callable[[], Sequence[Orphan]], on_end: Callable[[int], None]
-    ) -> None:
-        """`orphans`: what the engine recovered and nobody has settled yet. `on_end` is called with each session
-        that is over in the engine."""
-        self._on_end = on_end
+    def __init__(self, writer: Writer, orphans: Callable[[], Sequence[Orphan]]) -> None:
+        """`orphans`: what the engine recovered and nobody has settled yet."""
+        self.on_end: list[Callable[[int], None]] = []
+        """Called with each session that is over in the engine."""
         self._writer = writer
         self._orphans = orphans
         self._sessions: dict[int, Session] = {}
@@ -172,7 +170,7 @@ class Sessions:
         if session.streams or session.ended.is_set():
             return
         session.released = self._settle(session.number)
-        self._on_end(session.number)
+        self._tell_end(session.number)
         session.ended.set()
         session.hang_up.set()
         self._sessions.pop(session.number, None)
@@ -185,11 +183,17 @@ class Sessions:
             log.exception("end_session_failed", session=number)
             return 0
 
+    def _tell_end(self, number: int) -> None:
+        for tell in self.on_end:
+            tell(number)
+
     def _detach_orphan(self, number: int, token: bytes) -> int:
         for orphan, _, _, expected in self._orphans():
             if orphan == number:
                 _check_token(expected, token, number)
-                return self._writer.ask(EndSession(number, settled=True), Done).count
+                released = self._writer.ask(EndSession(number, settled=True), Done).count
+                self._tell_end(number)
+                return released
         raise NotFound(f"session {number} is not known: it has ended already")
 
 
