@@ -180,6 +180,24 @@ def test_one_call_for_many_askers(tmp_path: Path) -> None:
     run(body, tmp_path, shared=True, script=script)
 
 
+def test_the_chains_of_a_prompt_are_looked_for_together(tmp_path: Path) -> None:
+    """A slow store holds a call up once, not once for each of its chains."""
+    script = Counting()
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        left_by_another(d.store, stored(1))
+        left_by_another(d.store, stored(2))
+        script.fault = Fault.DELAY
+        request = pb.LookupChainsRequest(chains=[block_ids(n, chain=True) for n in (1, 2)])
+        asking = d.blocks.LookupChains(request, timeout=DEADLINE_S)
+        await until(lambda: script.calls[Operation.LOOK] == 2)
+        d.faulty.resume.set()
+        assert (await asking).hit_tokens > 0
+
+    run(body, tmp_path, shared=True, script=script)
+
+
 def test_absent_for_a_while(tmp_path: Path) -> None:
     """What was not there is asked for again once its time is over, and found if it came meanwhile."""
 

@@ -56,14 +56,16 @@ class Finder:
         self.looked = self.found = self.skipped = 0
         """Identities looked for, found, and not looked for because too much was under way."""
 
-    async def find(self, blocks: m.Ids, deadline: float) -> None:
-        """Makes known what is stored of these blocks, waiting until `deadline` (loop's time) at most."""
+    async def find(self, chains: Sequence[m.Ids], deadline: float) -> None:
+        """Makes known what is stored of these blocks, waiting for all at once, until `deadline` (loop's time)."""
         if not self._mover.spill_is_shared:
             return
-        presence = self._writer.ask(m.Lookup(blocks), m.LookedUp).presence
-        unknown = split(blocks.ids[presence == m.Presence.MISS])
-        self._ask([one for one in unknown if self._worth_asking(blocks.namespace, one)], blocks)
-        waiting = {self._asked[one] for one in unknown if one in self._asked}
+        waiting = set[Answer]()
+        for blocks in chains:
+            presence = self._writer.ask(m.Lookup(blocks), m.LookedUp).presence
+            unknown = split(blocks.ids[presence == m.Presence.MISS])
+            self._ask([one for one in unknown if self._worth_asking(blocks.namespace, one)], blocks)
+            waiting.update(self._asked[one] for one in unknown if one in self._asked)
         left_s = min(self._timeout_s, deadline - asyncio.get_running_loop().time())
         if waiting and left_s > 0:
             await asyncio.wait(waiting, timeout=left_s)

@@ -157,14 +157,13 @@ class Service:
 
     async def lookup(self, blocks: m.Ids, deadline: float) -> m.LookedUp:
         blocks = self._placed(blocks)
-        await self._find(blocks, deadline)
+        await self._find((blocks,), deadline)
         return self.writer.ask(m.Lookup(blocks), m.LookedUp)
 
     async def lookup_chains(self, chains: Sequence[m.Ids], deadline: float) -> m.ChainsLookedUp:
         """Where the chains of one prompt are, and the hit that all of them support."""
         placed = tuple(map(self._placed, chains))
-        for blocks in placed:
-            await self._find(blocks, deadline)
+        await self._find(placed, deadline)
         return self.writer.ask(m.LookupChains(placed), m.ChainsLookedUp)
 
     def ready_in_ms(self, below_bytes: int) -> int:
@@ -237,7 +236,7 @@ class Service:
         calls = self.sessions.require(session).calls
         calls.begin(call)
         blocks = self._placed(blocks)
-        await self._find(blocks, deadline)
+        await self._find((blocks,), deadline)
         self.sessions.require(session)
         reply = self.writer.ask(m.Acquire(session, blocks, sequence, device=device), m.AcquireReply)
 
@@ -289,8 +288,7 @@ class Service:
     ) -> m.SequenceOpened:
         self.sessions.require(session)
         first, *rest = chains = [self._placed(one) for one in (blocks, *others)]
-        for one in chains:
-            await self._find(one, deadline)
+        await self._find(chains, deadline)
         self.sessions.require(session)
         command = m.OpenSequence(session, name, first, priority, tuple(rest))
         return self.writer.ask(command, m.SequenceOpened)
@@ -328,7 +326,7 @@ class Service:
             rest.outcomes[rest.outcomes == m.Readmitted.MISS] = m.Readmitted.LOST
             return rest
 
-        await self._find(blocks, deadline)
+        await self._find((blocks,), deadline)
         reply = self.writer.ask(m.Readmit(blocks, to), m.Outcomes)
         await self._settle(reply, m.Readmitted.PENDING, again, deadline)
         return reply
@@ -389,7 +387,7 @@ class Service:
         """Begins to bring blocks up. LimitReached."""
         self.sessions.require(command.session)
         blocks = self._placed(command.blocks)
-        await self._find(blocks, deadline)
+        await self._find((blocks,), deadline)
         self.sessions.require(command.session)
         return self.writer.ask(replace(command, blocks=blocks), m.PrefetchReply)
 
@@ -507,9 +505,9 @@ class Service:
             raise Unavailable("the spill store of this daemon cannot be changed")
         return self._spill_switch
 
-    async def _find(self, blocks: m.Ids, deadline: float) -> None:
+    async def _find(self, chains: Sequence[m.Ids], deadline: float) -> None:
         if self.finder is not None:
-            await self.finder.find(blocks, deadline)
+            await self.finder.find(chains, deadline)
 
     def _give_back(self, command: m.Abort | m.Release) -> None:
         if isinstance(command, m.Abort) and not len(command.ids):
