@@ -179,9 +179,8 @@ class AsyncClient(BaseClient):
         await self._perform(_connected(self.connection))
         return self
 
+    @described_by(Client.namespace)
     async def namespace(self, layout: Layout, name: str = "") -> AsyncNamespace:
-        """The blocks of a layout. A `name` is bound to it; raises FailedPrecondition naming the field in which
-        the layout differs from the one that the name stands for."""
         routines = NamespaceRoutines(self, layout, name)
         await self._perform(routines.register())
         return AsyncNamespace(routines, self._perform)
@@ -190,19 +189,17 @@ class AsyncClient(BaseClient):
     async def lookup_chains(self, chains: Iterable[tuple[AsyncNamespace, Identities]]) -> ChainsHit:
         return await self._perform(lookup_chains(self, chains))
 
+    @described_by(Client.lend)
     async def lend(
         self, regions: Iterable[SharedRegion | CudaRegion], pieces: Iterable[Piece], pages: int,
         fence: Fence | None = None,
     ) -> AsyncLentPool:
-        """Lends pages of this process's own memory to the daemon (tierd_client/lending.py). Raises
-        FailedPrecondition where lending is off or this client has no shared memory with the daemon,
-        InvalidArgument naming what does not fit, Unavailable where the daemon cannot open the memory."""
         routines = PoolRoutines(self.connection, regions, pieces, pages, fence)
         await self._perform(routines.open())
         return AsyncLentPool(routines, self._perform)
 
+    @described_by(Client.close)
     async def close(self) -> None:
-        """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
         if not self.connection.is_inherited:  # a forked child has no event loop to wait on
             await asyncio.shield(self._perform(_closed(self._close)))
 
