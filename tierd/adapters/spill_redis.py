@@ -217,7 +217,7 @@ class RedisSpillStore:
     def _server_notes(self, deadline: Deadline) -> list[str]:
         """What is wrong with the settings of the servers, each thing once. Reaches all of them."""
         answers = self._small.everywhere([(b"INFO", b"server"), (b"INFO", b"memory")], deadline)
-        notes = (note for _, about in answers for note in server_notes(_info(about)))
+        notes = (note for _, about in answers for note in server_notes(info_of(about)))
         return list(dict.fromkeys(notes))
 
 
@@ -246,7 +246,7 @@ def _statistics_command(key: bytes, record: Record) -> Words:
     return b"SET", statistics_key(key), encode_statistics(record)
 
 
-def _info(answers: Sequence[Answer]) -> dict[str, str]:
+def info_of(answers: Sequence[Answer]) -> dict[str, str]:
     """The fields of replies to INFO; a user who may not ask gets none."""
     text = b"".join(one for one in answers if isinstance(one, bytes)).decode("utf-8", "replace")
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

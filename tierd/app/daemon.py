@@ -54,9 +54,6 @@ class Daemon:
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
 
-    def request_stop(self) -> None:
-        self._stopping.set()
-
     async def run(self) -> None:
         """Returns after an orderly stop. A failing stage's error comes out in an ExceptionGroup."""
         loop = asyncio.get_running_loop()

@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from tierd.console.answers import print_json, print_table, size
-from tierd.console.link import AsJson
+from tierd.console.link import AsJson, parse_bytes
 from tierd.console.models import MODELS, Geometry, read_config
+from tierd.core.arena import slot_bytes
 from tierd.core.errors import InvalidInput
-from tierd.settings import PAGE_BYTES, parse_size
+from tierd.settings import PAGE_BYTES
 from tierd_client.layout import DTYPE_BYTES, Group, Layout
 
 SHORT_DTYPES = {"fp8": "float8_e4m3", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -74,7 +75,7 @@ def size_of(
 
 def _slot_bytes(group: Group, tp: int) -> int:
     """Bytes of a block's slots of all ranks."""
-    slot = -(-group.block_bytes // PAGE_BYTES) * PAGE_BYTES
+    slot = slot_bytes(group.block_bytes)
     return slot if group.replicated else slot * tp
 
 
@@ -166,10 +167,7 @@ def _dtype(text: str) -> str:
 
 
 def _tier_bytes(text: str) -> int:
-    try:
-        found = int(str(parse_size(text)))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--host-bytes") from None
+    found = parse_bytes(text, "--host-bytes")
     if not PAGE_BYTES <= found <= 1 << 50:
         raise typer.BadParameter(f"{found} is not from {PAGE_BYTES} to {1 << 50} bytes", param_hint="--host-bytes")
     return found

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tierd.adapters.redis_client import Answer, RedisClient, Words
 from tierd.adapters.resp import SMALL_REPLY_BYTES_MAX, Deadline, ReplyError
+from tierd.adapters.spill_redis import info_of
 from tierd.core.errors import InvalidInput, SpillError
 from tierd.doctor.facts import NodeFacts, SpillFacts
 from tierd.settings import Settings, masked_url
@@ -80,8 +81,7 @@ class _Examination:
 
 def _node(place: str, answers: Sequence[Answer], between: tuple[float, float]) -> NodeFacts:
     """What INFO, asked between two of our times, tells of a server; a user who may not ask is told nothing."""
-    text = b"".join(one for one in answers if isinstance(one, bytes)).decode("utf-8", "replace")
-    info = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    info = info_of(answers)
     told = info.get("server_time_usec", "")
     # Valkey also says which version of Redis it stands for.
     product = "Valkey" if "valkey_version" in info else "Redis"
