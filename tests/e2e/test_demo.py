@@ -30,6 +30,8 @@ class Demo:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tierd.cli", "demo", *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(directory), **environment},
+            # A shell starts what it runs in the background with Ctrl-C ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def finish(self, timeout_s: float = TIMEOUT_S) -> tuple[int, bytes, bytes]:
