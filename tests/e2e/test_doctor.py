@@ -170,10 +170,14 @@ def test_a_state_directory_that_cannot_be_written(doctor: Doctor) -> None:
 
 
 def test_a_state_directory_that_others_may_write(doctor: Doctor) -> None:
-    """A state directory that others may write to is found, with the mode to give it."""
-    doctor.state_dir.chmod(0o777)
+    """A state directory that a group may write to is found, with the mode to give it; one that every user may write
+    to is an error, as it is for `serve`."""
+    doctor.state_dir.chmod(0o770)
     (finding,) = doctor.run()["state directory"]
-    assert finding["severity"] == "warning" and "0777" in finding["measured"]
+    assert finding["severity"] == "warning" and "0770" in finding["measured"]
+    doctor.state_dir.chmod(0o777)
+    (finding,) = doctor.run(status=1)["state directory"]
+    assert finding["severity"] == "error" and "every user may write" in finding["measured"]
 
 
 def test_beside_a_running_daemon(daemon: StartDaemon) -> None:

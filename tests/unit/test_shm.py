@@ -359,3 +359,19 @@ def test_tables_are_the_files(memory: SharedMemory) -> None:
     """What is written through a table's column is in its file, where another process sees it."""
     memory.tables["sessions"]["token"][0] = np.arange(16)
     assert bytes(range(16)) in memory.files["sessions"].path.read_bytes()
+
+
+def test_a_directory_of_others_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state directory that another user made, or that everybody can write to, stops the start
+    and gets no file."""
+    theirs, open_to_all = tmp_path / "theirs", tmp_path / "open"
+    theirs.mkdir()
+    open_to_all.mkdir()
+    open_to_all.chmod(0o1777)
+    with pytest.raises(InvalidInput, match="can be written by every user"):
+        StateDirectory.claim(open_to_all)
+    monkeypatch.setattr(os, "geteuid", lambda: theirs.stat().st_uid + 12_345)
+    os.chown(theirs, os.getuid() or 54_321, -1)
+    with pytest.raises(InvalidInput, match="belongs to user"):
+        StateDirectory.claim(theirs)
+    assert not [*theirs.iterdir(), *open_to_all.iterdir()]

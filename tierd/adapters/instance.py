@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 from pathlib import Path
 
 from tierd.core.errors import InvalidInput, Unavailable
@@ -34,6 +35,7 @@ class StateDirectory:
         """Takes the directory, making it (mode 0700) if need be. Raises StateDirBusy, InvalidInput, OSError."""
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_private(path)
             fd = os.open(path / "instance", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InvalidInput("state_dir", f"{path} cannot be made or written to: {error.strerror}") from error
@@ -87,6 +89,16 @@ def last_owner(path: Path) -> tuple[bytes | None, int | None]:
         return bytes.fromhex(words[0]), int(words[1])
     except (OSError, IndexError, ValueError):
         return None, None
+
+
+def _check_private(path: Path) -> None:
+    """Another user who can write here could put his sockets in the place of ours, and links to what we may write.
+    The default lies in /tmp where there is no runtime directory: there anybody can be the first to make it."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        raise InvalidInput("state_dir", f"{path} belongs to user {status.st_uid}, who could change what lies there")
+    if status.st_mode & stat.S_IWOTH:
+        raise InvalidInput("state_dir", f"{path} can be written by every user: {stat.filemode(status.st_mode)}")
 
 
 def _lock(fd: int, path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,8 @@ def _place_problem(path: Path) -> str:
     owner = there.stat().st_uid
     if there == path and owner not in (0, os.geteuid()):
         return f"it belongs to user {owner}, this is user {os.geteuid()}"
+    if there == path and there.stat().st_mode & stat.S_IWOTH:
+        return "every user may write to it"
     return ""
 
 

@@ -29,7 +29,7 @@ SPOILT: list[tuple[dict[str, Any], str, Severity, str]] = [
     ({"machine__numa_nodes": 2}, "numa", Severity.NOTE, "numactl"),
     ({"machine__descriptors": 1024}, "file descriptors", Severity.WARNING, "223 clients fit"),
     ({"state__problem": "it may not be written to"}, "state directory", Severity.ERROR, "state_dir"),
-    ({"state__mode": 0o777}, "state directory", Severity.WARNING, "chmod 0700"),
+    ({"state__mode": 0o770}, "state directory", Severity.WARNING, "chmod 0700"),
     ({"state__open_sockets": ("/run/tierd/tierd.sock",)}, "sockets", Severity.ERROR, "chmod 0600"),
     ({"state__running_pid": 77}, "running daemon", Severity.NOTE, "state_dir of its own"),
     ({"secrets__problems": ("tls_cert_file: /c: no key",)}, "secrets", Severity.ERROR, "refuses"),
@@ -87,7 +87,7 @@ def test_what_this_instance_holds_is_room() -> None:
 def test_two_faults_are_two_findings() -> None:
     """Findings do not hide one another."""
     evicting = replace(NODE, policy="volatile-ttl")
-    facts = healthy(machine__descriptors=1024, state__mode=0o777, spill__nodes=(evicting,))
+    facts = healthy(machine__descriptors=1024, state__mode=0o770, spill__nodes=(evicting,))
     assert [one.check for one in found(facts)] == ["file descriptors", "state directory", "spill eviction"]
 
 
