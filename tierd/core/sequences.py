@@ -18,6 +18,8 @@ from tierd_client.hits import hit_blocks
 
 MOST_MASS = 1.0 + 1e-3
 """Attention over the blocks of a sequence sums to at most 1; the rest is rounding."""
+MOST_HELD = 1 << 22
+"""Identities of all open sequences, 64 million tokens in blocks of 16: about 0.7 GiB when none of them is known."""
 MOST_TOUCHED = 1 << 18
 """A sequence that names more identities than that (4 million tokens in blocks of 16) counts accesses anew."""
 RECENT_SEQUENCES = 64
@@ -32,8 +34,12 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
         raise Refused(f"sequence {command.name!r} is open already")
     if len(state.sequences) >= state.settings.max_sequences:
         raise LimitReached(f"max_sequences: all {state.settings.max_sequences} are open")
-    state.clock.request()
     blocks = command.blocks
+    count = len(blocks) + sum(map(len, command.others))
+    if state.held_ids + count > MOST_HELD:
+        raise LimitReached(f"sequence ids: {state.held_ids} in open ones, {count} more are over {MOST_HELD}")
+    state.held_ids += count
+    state.clock.request()
     held = np.concatenate([blocks.ids, *(other.ids for other in command.others)])
     rows = state.catalog.find(held)
     state.sequences[key] = Sequence(blocks, held, state.clock.step, priority=command.priority)
@@ -60,6 +66,7 @@ def close_sequence(state: State, command: CloseSequence) -> Done:
 def end_sequence(state: State, key: tuple[int, str]) -> None:
     """Unpins what a sequence held. It is remembered for a while, for reports that come late."""
     sequence = state.sequences.pop(key)
+    state.held_ids -= len(sequence.held)
     sequence.touched.clear()
     state.recent.pop(key, None)
     state.recent[key] = sequence

@@ -166,6 +166,8 @@ class State:
             age = tables.catalog.words[WORD_AGES + spec.tier - 1 :][:1].view(np.float64)
             self.tiers[spec.tier] = TierState(copies, age, lends=spec.lends)
         self.sequences: dict[tuple[int, str], Sequence] = {}
+        self.held_ids = 0
+        """Identities that open sequences name."""
         self.recent: OrderedDict[tuple[int, str], Sequence] = OrderedDict()
         """Sequences that closed a short while ago, the latest last."""
         self.pins: NDArray[np.int32] = np.zeros(self.catalog.capacity, np.int32)

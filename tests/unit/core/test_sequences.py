@@ -7,6 +7,7 @@ from engine_driver import SESSION, Driver, ids_of
 
 from tierd.core import messages as m
 from tierd.core import sequences
+from tierd.core.errors import LimitReached
 
 
 def test_what_a_sequence_has_touched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +22,16 @@ def test_what_a_sequence_has_touched_is_bounded(monkeypatch: pytest.MonkeyPatch)
         assert len(sequence.touched) <= 8
     driver.step(m.CloseSequence(SESSION, "long"))
     assert not sequence.touched
+
+
+def test_what_open_sequences_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sequence that would make the open ones name more identities than the limit nothing is kept; when another
+    has closed it can be opened."""
+    monkeypatch.setattr(sequences, "MOST_HELD", 10)
+    driver = Driver(64)
+    driver.step(m.OpenSequence(SESSION, "a", ids_of(range(6))))
+    for _ in range(2):
+        with pytest.raises(LimitReached, match="sequence ids: 6 in open ones, 5 more are over 10"):
+            driver.step(m.OpenSequence(SESSION, "b", ids_of(range(3)), others=(ids_of(range(10, 12)),)))
+    driver.step(m.CloseSequence(SESSION, "a"))
+    driver.step(m.OpenSequence(SESSION, "b", ids_of(range(3)), others=(ids_of(range(10, 12)),)))
