@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -38,6 +39,7 @@ class Ledger:
     def __init__(self) -> None:
         self.bound: dict[int, tuple[int, int]] = {}
         self.reserved: dict[int, frozenset[int]] = {}
+        self.over: set[int] = set()
         self.ended: asyncio.Queue[int] = asyncio.Queue(100)
         self.over: set[int] = set()
 
@@ -45,6 +47,10 @@ class Ledger:
         if session not in (7, 8) or token != TOKEN:
             raise Refused(f"the token is not that of session {session}")
         self.bound[session] = (pid, start_time)
+
+    def require_session(self, session: int) -> None:
+        if session in self.over:
+            raise Refused(f"session {session} is ending")
 
     def process_ended(self, session: int) -> None:
         self.ended.put_nowait(session)
@@ -94,6 +100,7 @@ def exchange(sock: socket.socket, frame: bytes) -> tuple[dict[str, Any], list[in
 
 
 def open_files() -> int:
+    gc.collect()  # what earlier tests left to be closed
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -220,7 +227,8 @@ def test_a_segment_on_a_device(run: Run) -> None:
 
 
 def test_a_region_is_passed(run: Run) -> None:
-    """A sealed region gets a number, a plain file is refused; none stays open but the one of each mapping."""
+    """A sealed region gets a number, a plain file is refused, and so is any region once the session is over; none
+    stays open but the one of each mapping."""
 
     async def scenario(rig: Rig) -> None:
         lend = json.dumps({"op": "lend", "session": 7}).encode()
@@ -234,12 +242,36 @@ def test_a_region_is_passed(run: Run) -> None:
             for passed, problem in (([plain], "sealed"), ([], "0 descriptors"), ([plain, plain], "2 descriptors")):
                 reply, _ = await asyncio.to_thread(exchange_passing, sock, lend, passed)
                 assert problem in reply["error"]
+            many = [plain] * (attach.DESCRIPTORS_MAX + 1)  # of which the kernel drops what is too much
+            assert (await asyncio.to_thread(exchange_passing, sock, lend, many))[0]["ok"] is False
+            rig.ledger.over.add(7)
+            reply, _ = await asyncio.to_thread(exchange_passing, sock, lend, [region.descriptor])
+            assert reply == {"ok": False, "error": "session 7 is ending"}
             assert open_files() == before + 2
             rig.ledger.over.add(7)
             reply, _ = await asyncio.to_thread(exchange_passing, sock, lend, [region.descriptor])
             assert "over" in reply["error"], "of a session that has ended nothing would ever be given up"
             assert open_files() == before + 2
         os.close(plain)
+
+    run(scenario)
+
+
+def test_descriptors_of_a_frame_are_few(run: Run) -> None:
+    """A frame whose bytes each bring descriptors ends its connection while few are open; all of them are closed."""
+
+    def flood(sock: socket.socket) -> dict[str, Any]:
+        frame = b" " * 3000
+        for byte in struct.pack("<I", len(frame)):
+            socket.send_fds(sock, [bytes([byte])], [0] * attach.DESCRIPTORS_MAX)
+        return receive(sock)[0]
+
+    async def scenario(rig: Rig) -> None:
+        with rig.connect() as sock:
+            before = open_files()
+            reply = await asyncio.to_thread(flood, sock)
+            assert f"at most {attach.DESCRIPTORS_MAX}" in reply["error"]
+        assert open_files() <= before
 
     run(scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -97,6 +98,17 @@ def test_only_sealed_memory_is_mapped(rig: Rig) -> None:
         with pytest.raises(Refused, match="sealed"):
             rig.lent.pass_region(SESSION, descriptor)
         os.close(descriptor)
+
+
+def test_a_region_too_large_to_map_is_refused(rig: Rig) -> None:
+    """A sealed file of more bytes than there are addresses is refused in words, and takes no number."""
+    huge = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
+    os.ftruncate(huge, 1 << 62)
+    fcntl.fcntl(huge, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with pytest.raises(Refused, match=f"{1 << 62} bytes cannot be mapped"):
+        rig.lent.pass_region(SESSION, huge)
+    os.close(huge)
+    assert rig.lent.pass_region(SESSION, SharedRegion(PAGE).descriptor) == 1
 
 
 def test_a_region_belongs_to_the_session_that_passed_it(rig: Rig) -> None:

@@ -31,8 +31,10 @@ CONNECTIONS_MAX = 1024
 ACCEPT_RETRY_S = 0.1
 _LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
-_RIGHTS_BYTES = socket.CMSG_SPACE(4 * 4)
-"""Room for four descriptors; the kernel closes what does not fit."""
+DESCRIPTORS_MAX = 4
+"""That come with one frame."""
+_RIGHTS_BYTES = socket.CMSG_SPACE(4 * DESCRIPTORS_MAX)
+"""The kernel closes what does not fit."""
 
 FOREIGN_START_TIME = 1
 """Start time recorded with pid 0: a process of another pid namespace, which the kernel shows as pid 0."""
@@ -43,6 +45,9 @@ class AttachedSessions(Protocol):
 
     def bind_process(self, session: int, token: bytes, pid: int, start_time: int) -> None:
         """Binds a session to its process. Raises NotFound or Refused."""
+
+    def require_session(self, session: int) -> None:
+        """Raises NotFound or Refused for a session that has ended."""
 
     def process_ended(self, session: int) -> None:
         """The session's process is dead; unknown sessions are ignored."""
@@ -272,6 +277,7 @@ class AttachServer:
         session = _field(request, "session", int)
         if session not in peer.sessions:
             raise NotAllowed(f"session {session} is not attached by this connection")
+        self._sessions.require_session(session)
         if self._regions is None:
             raise NotAllowed("lending is off: max_lent_pools is 0")
         if len(received) != 1:
@@ -341,6 +347,8 @@ async def _some(sock: socket.socket, size: int, descriptors: list[int]) -> bytes
         for level, kind, payload in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+        if len(descriptors) > DESCRIPTORS_MAX:
+            raise BadFrame(f"{len(descriptors)} descriptors with one frame; at most {DESCRIPTORS_MAX}")
         return data
 
 

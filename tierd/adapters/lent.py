@@ -64,7 +64,7 @@ class LentMemory:
     def pass_region(self, session: int, descriptor: int) -> int:
         """Maps a region of shared memory, read only; its number in the session. The descriptor stays the caller's.
 
-        Raises Refused: it is not sealed, or the session has passed too many.
+        Raises Refused: it is not sealed or cannot be mapped, or the session has passed too many.
         """
         memory = _map_sealed(descriptor)
         with self._lock:
@@ -215,7 +215,10 @@ def _map_sealed(descriptor: int) -> Memory:
     size = os.fstat(descriptor).st_size
     if size < 1:
         raise Refused("the region is empty")
-    mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    try:
+        mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    except (OSError, ValueError, OverflowError) as error:
+        raise Refused(f"the region of {size} bytes cannot be mapped: {error}") from error
     return Memory(np.frombuffer(mapping, np.uint8), size)
 
 

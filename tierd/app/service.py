@@ -129,6 +129,10 @@ class Service:
         """The session's stream has ended."""
         self.sessions.stream_closed(session)
 
+    def require_session(self, session: int) -> None:
+        """NotFound or Refused for a session that has ended."""
+        self.sessions.require(session)
+
     def bind_process(self, session: int, token: bytes, pid: int, start_time: int) -> None:
         """Binds a session to its process (attach socket). NotFound, Refused."""
         self.sessions.bind(session, token, pid, start_time)
