@@ -104,7 +104,7 @@ def test_an_arena_that_fails(tmp_path: Path, tier: Tier, fault: Fault, operation
             answer = await ready(web, failed=[name])
             assert (answer.status, answer.json["status"]) == (503, "unavailable")
             check(d.engine)
-            lent = d.engine.state.tiers[tier].copies.lent
+            lent = d.engine.state.tiers[tier].copies.borrowed
             assert len(lent) == (1 if fault is Fault.DELAY else 0)
             assert (await get(web, f"/readyz/{name}")).status == 503
             assert (await ready(web, "/readyz/spill", failed=[])).status == 200

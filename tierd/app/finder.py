@@ -122,7 +122,7 @@ class Finder:
         there = {one.identity for one in fit}
         self._note_absent([identity for identity in identities if identity not in there])
         if fit:
-            self.found += self._writer.ask(_adoption(fit, blocks), m.Done).count
+            self.found += self._writer.ask(_to_add(fit, blocks), m.Done).count
 
     def _note_absent(self, identities: Sequence[bytes]) -> None:
         expires = asyncio.get_running_loop().time() + self._ttl_s
@@ -133,7 +133,7 @@ class Finder:
             self._absent.popitem(last=False)
 
 
-def _adoption(found: list[StoredBlock], asked: m.Ids) -> m.AddFound:
+def _to_add(found: list[StoredBlock], asked: m.Ids) -> m.AddFound:
     """The command for blocks of one group and size, at their places as stored."""
     parents = pack(block.parent or bytes(IDENTITY_BYTES) for block in found)
     positions = np.array([block.position for block in found], np.int64)

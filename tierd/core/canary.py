@@ -1,4 +1,4 @@
-"""A free slot lent for a moment, to be written and read by whoever asks whether a tier works.
+"""A free slot borrowed for a moment, to be written and read by whoever asks whether a tier works.
 
 No record owns it, no reader hears of it, nothing is evicted for it and no statistics change. It counts as
 reserved until it is given back; a kill between frees it, since it is in no table.
@@ -15,14 +15,14 @@ from tierd_client.format import STATE_READY
 
 def borrow_slot(state: State, command: BorrowSlot) -> BorrowedSlot:
     tier = state.tier(command.tier)
-    address = tier.copies.lend(command.size)
+    address = tier.copies.borrow(command.size)
     ready = tier.copies.state == STATE_READY
     sample = state.catalog.identity[int(np.argmax(ready))].tobytes() if ready.any() else b""
     return BorrowedSlot(address, address is not None or _room_can_be_made(state, tier), sample)
 
 
 def return_slot(state: State, command: ReturnSlot) -> Done:
-    state.tier(command.tier).copies.take_back(command.address)
+    state.tier(command.tier).copies.give_back_borrowed(command.address)
     return Done()
 
 

@@ -120,7 +120,7 @@ class Catalog:
         """Makes readers in other processes wait, or throw away what they read. `rows` are distinct."""
         return _Writing(self.sequence, rows)
 
-    def adopt(self, rows: I64Array) -> None:
+    def take_over(self, rows: I64Array) -> None:
         """Takes over rows that survived in the table, and no others; rebuilds index and free list."""
         self.used[:] = False
         self.used[rows] = True

@@ -93,8 +93,8 @@ class TierCopies:
         """Row of each FILLING copy -> its one writer: a session, or minus the number of a move."""
         self.barred: dict[int, tuple[int, int]] = {}
         """Address of each slot in quarantine -> its bytes, and how many holds keep it there."""
-        self.lent: dict[int, int] = {}
-        """Address of each slot that `lend` gave out -> its bytes."""
+        self.borrowed: dict[int, int] = {}
+        """Address of each slot that `borrow` gave out -> its bytes."""
 
     @property
     def free(self) -> int:
@@ -242,18 +242,18 @@ class TierCopies:
         if self.arena:
             self.arena.free(size, [address])
 
-    def lend(self, size: int) -> int | None:
-        """A free slot of the arena that no record owns; None when there is none. Reserved until `take_back`."""
+    def borrow(self, size: int) -> int | None:
+        """A free slot of the arena that no record owns, if there is one. Reserved until `give_back_borrowed`."""
         addresses = self.arena.allocate(slot_bytes(size), 1) if self.arena else []
         for address in addresses:
-            self.lent[address] = slot_bytes(size)
+            self.borrowed[address] = slot_bytes(size)
             self.reserved += slot_bytes(size)
             return address
         return None
 
-    def take_back(self, address: int) -> None:
-        """A lent slot is free again."""
-        size = self.lent.pop(address)
+    def give_back_borrowed(self, address: int) -> None:
+        """A borrowed slot is free again."""
+        size = self.borrowed.pop(address)
         self.reserved -= size
         if self.arena:
             self.arena.free(size, [address])

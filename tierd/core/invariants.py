@@ -79,10 +79,10 @@ def _check_bytes(tier: TierState) -> None:
     sizes = (copies.catalog.size.astype(np.int64) + 4095) // 4096 * 4096 * (copies.loans.lender == 0)
     found = (copies.state == STATE_READY) & (copies.address == FOUND)
     used = int(sizes[(copies.state == STATE_READY) & ~found].sum())
-    reserved = int(sizes[copies.state == STATE_FILLING].sum()) + sum(copies.lent.values())
+    reserved = int(sizes[copies.state == STATE_FILLING].sum()) + sum(copies.borrowed.values())
     quarantined = sum(size for size, _ in copies.barred.values())
     _require(copies.used == used, f"{tier.tier.name}: used is the bytes of READY slots, {copies.used} not {used}")
-    _require(copies.reserved == reserved, f"{tier.tier.name}: reserved is the bytes of FILLING and lent slots")
+    _require(copies.reserved == reserved, f"{tier.tier.name}: reserved is the bytes of FILLING and borrowed slots")
     _require(copies.quarantined == quarantined, f"{tier.tier.name}: quarantined is the bytes of barred slots")
     _require(copies.blocks == np.count_nonzero(copies.state == STATE_READY), f"{tier.tier.name}: blocks are READY")
     _require(copies.found_blocks == np.count_nonzero(found), f"{tier.tier.name}: found blocks are FOUND")
@@ -95,7 +95,7 @@ def _check_shares(state: State) -> None:
     for number, of in shares(state).tiers.items():
         copies = state.tiers[number].copies
         told = int(of.blocks.sum()), int(of.used_bytes.sum()), int(of.reserved_bytes.sum())
-        kept = copies.blocks, copies.used, copies.reserved - sum(copies.lent.values())
+        kept = copies.blocks, copies.used, copies.reserved - sum(copies.borrowed.values())
         _require(told == kept, f"{number.name}: the shares of namespaces add up to the tier, {told} not {kept}")
 
 
@@ -106,7 +106,7 @@ def _check_slots(state: State, tier: TierState) -> None:
     rows = np.flatnonzero((copies.state != STATE_ABSENT) & (copies.loans.lender == 0))
     slots = [(int(copies.address[row]), slot_bytes(int(state.catalog.size[row]))) for row in rows.tolist()]
     slots += [(address, size) for address, (size, _) in copies.barred.items()]
-    slots += list(copies.lent.items())
+    slots += list(copies.borrowed.items())
     slots.sort()
     for address, size in slots:
         _require(copies.arena.contains(address, size), f"{tier.tier.name}: slot {address:#x} lies in a segment")

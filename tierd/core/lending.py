@@ -30,7 +30,7 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     refuse_foreign(state, blocks, rows)
     addresses = [page_address(command.pool, page) for page in command.pages.tolist()]
     _refuse_lent_pages(tier, addresses, rows)
-    outcomes = _standing(tier, addresses, rows)
+    outcomes = _known_outcomes(tier, addresses, rows)
     mark_duplicates(blocks.ids, outcomes, Adopted.EXISTS)
     sequence = begin_request(state, session.number, command.sequence, counted=False)
     wanted = np.flatnonzero(outcomes == 0)
@@ -49,7 +49,7 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     return Outcomes(outcomes)
 
 
-def _standing(tier: TierState, addresses: list[int], rows: I64Array) -> NDArray[np.int8]:
+def _known_outcomes(tier: TierState, addresses: list[int], rows: I64Array) -> NDArray[np.int8]:
     """What is known of each block before it is lent; 0 where it can be. A call that comes again finds its own
     loans: ADOPTED once more, or its engine would take pages for its own that are lent."""
     copies, known = tier.copies, rows != NO_ROW

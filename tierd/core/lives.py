@@ -100,7 +100,7 @@ def recover(state: State, survivors: frozenset[int]) -> int:
     _clear_tiers_off(state)
     _revive_sessions(state, orphans)
     kept = np.flatnonzero((state.catalog.state != STATE_ABSENT).any(axis=0))
-    _adopt(state, kept, rows)
+    _take_over(state, kept, rows)
     recover_pins(state)
     # A reader that slept through the restart must not take what it finds for what it began to read.
     state.catalog.sequence += np.uint32(2)
@@ -250,7 +250,7 @@ def _is_lease_of(tier: TierState, sessions: Sessions, hold: int, row: int) -> bo
     return bool(same and sessions.hold_kind[hold] == HOLD_LEASE)
 
 
-def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
+def _take_over(state: State, rows: I64Array, sound: I64Array) -> None:
     catalog = state.catalog
     _remember(state, sound[~np.isin(sound, rows)])
     gone = np.ones(catalog.capacity, bool)
@@ -258,7 +258,7 @@ def _adopt(state: State, rows: I64Array, sound: I64Array) -> None:
     catalog.identity[gone] = 0
     catalog.pinned_until[gone] = 0
     catalog.birth[gone] += np.uint32(1)  # their children, if any stayed, are nobody's now
-    catalog.adopt(rows)
+    catalog.take_over(rows)
     parents = catalog.parents(rows)
     for tier in state.tiers.values():
         here = (tier.copies.state[rows] != STATE_ABSENT) & (tier.copies.address[rows] != FOUND)

@@ -33,7 +33,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class BorrowSlot:
-    """Lends a free slot for `size` bytes of an arena, to see whether it can be written and read."""
+    """Borrows a free slot for `size` bytes of an arena, to see whether it can be written and read."""
 
     tier: Tier
     size: int

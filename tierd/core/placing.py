@@ -35,7 +35,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     blocks, count = command.blocks, len(command.blocks)
     rows = state.catalog.find(blocks.ids)
     refuse_foreign(state, blocks, rows)
-    outcomes = _standing(state, tier, blocks.ids, rows)
+    outcomes = _known_outcomes(state, tier, blocks.ids, rows)
     wanted = indices(outcomes == 0)
     state.sessions.room_to_hold(session, len(wanted))
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
@@ -98,7 +98,7 @@ def refuse_foreign(state: State, blocks: Ids, rows: I64Array) -> None:
         raise InvalidInput("blocks.ids", f"{problem}, not of {blocks.namespace}, {blocks.group}")
 
 
-def _standing(state: State, tier: TierState, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
+def _known_outcomes(state: State, tier: TierState, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
     """What is known of each id before any room is sought; 0 where a slot is wanted. A copy that an engine lends
     stands in the way of one in the same tier only: it goes when the engine says so."""
     outcomes = np.zeros(len(rows), np.int8)
