@@ -9,9 +9,9 @@ import grpc
 import pytest
 from rpc_daemon import DEADLINE_S, Daemon, block_ids, identity, ids_of, run, until
 
-from tierd.app.verify import packed
 from tierd.core import messages as m
 from tierd.core.errors import NotFound, Refused
+from tierd.core.state import pack
 from tierd_client.layout import Layout
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -131,7 +131,7 @@ def test_detach_of_an_earlier_boot(tmp_path: Path) -> None:
         token = bytes(range(16))
         d.service.writer.step(m.OpenSession(99, token))
         await d.namespace()
-        d.service.writer.step(m.Reserve(99, m.Ids(1, 0, packed([identity(1), identity(2)])), 4096))
+        d.service.writer.step(m.Reserve(99, m.Ids(1, 0, pack([identity(1), identity(2)])), 4096))
         d.service.writer.step(m.EndSession(99, settled=False))
         assert [orphan[0] for orphan in d.engine.orphans()] == [99] and holds(d, 99) == 2
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -149,7 +149,7 @@ def test_dead_process_of_an_earlier_boot(tmp_path: Path) -> None:
 
     async def body(d: Daemon) -> None:
         d.service.writer.step(m.OpenSession(99, bytes(16)))
-        d.service.writer.step(m.Reserve(99, m.Ids(1, 0, packed([identity(1)])), 4096))
+        d.service.writer.step(m.Reserve(99, m.Ids(1, 0, pack([identity(1)])), 4096))
         d.service.writer.step(m.EndSession(99, settled=False))
         d.service.process_ended(99)
         assert not d.engine.orphans()

@@ -24,9 +24,10 @@ import numpy as np
 
 from tierd.app.carrier import checksum_of
 from tierd.app.service import Service
-from tierd.app.verify import packed, verify
+from tierd.app.verify import verify
 from tierd.core.errors import TierdError
 from tierd.core.messages import BlockFilter, BorrowedSlot, BorrowSlot, Record, ReturnSlot, Tier
+from tierd.core.state import pack
 from tierd.ports import StoredBlock
 from tierd_client.format import U8Array
 
@@ -155,7 +156,7 @@ async def _try_full_arena(service: Service, slot: BorrowedSlot) -> str:
     if not slot.sample:
         return ""
     deadline = asyncio.get_running_loop().time() + ANSWER_S
-    found = await verify(service, packed([slot.sample]), BlockFilter(), False, deadline)
+    found = await verify(service, pack([slot.sample]), BlockFilter(), False, deadline)
     return f"block {slot.sample.hex()} is damaged" if found.damaged else ""
 
 

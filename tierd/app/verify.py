@@ -16,7 +16,8 @@ import numpy as np
 from tierd.app.carrier import Check
 from tierd.app.service import Service
 from tierd.core import messages as m
-from tierd_client.format import IDENTITY_BYTES, U8Array
+from tierd.core.state import pack
+from tierd_client.format import U8Array
 
 PAGE_BLOCKS = 1000
 BATCH_BLOCKS = 64
@@ -57,7 +58,7 @@ async def _batches(service: Service, ids: U8Array | None, where: m.BlockFilter) 
     while True:
         page = service.list_blocks(m.ListBlocks(where, PAGE_BLOCKS, after))
         for start in range(0, len(page.blocks), BATCH_BLOCKS):
-            yield packed([v.identity for v in page.blocks[start : start + BATCH_BLOCKS] if v is not None])
+            yield pack([v.identity for v in page.blocks[start : start + BATCH_BLOCKS] if v is not None])
         if not page.next:
             return
         after = page.next
@@ -74,7 +75,7 @@ async def _verify_block(
             found.verified_bytes += view.size if check is Check.INTACT else 0
             if check is Check.DAMAGED and repair:
                 generation = np.array([copy.generation], np.uint64)
-                service.drop_damaged(copy.tier, packed([view.identity]), generation)
+                service.drop_damaged(copy.tier, pack([view.identity]), generation)
     if Check.DAMAGED in checks:
         found.damaged.append(view.identity)
     elif Check.INTACT in checks:
@@ -92,12 +93,7 @@ async def _check_copy(service: Service, view: m.BlockView, copy: m.CopyView, dea
 
 
 def _still_there(service: Service, view: m.BlockView, copy: m.CopyView) -> bool:
-    now = service.describe(packed([view.identity])).blocks[0]
+    now = service.describe(pack([view.identity])).blocks[0]
     if now is None or now.checksum != view.checksum:
         return False
     return any(c.ready and (c.tier, c.generation) == (copy.tier, copy.generation) for c in now.copies)
-
-
-def packed(identities: list[bytes]) -> U8Array:
-    """Identities as an array of shape (n, 32)."""
-    return np.frombuffer(b"".join(identities), np.uint8).reshape(-1, IDENTITY_BYTES)

@@ -13,7 +13,7 @@ from tierd.core.arena import slots_of
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Drainable, Drained, ListDrainable, Outcomes, StoreBelow, Tier
 from tierd.core.moving import select
-from tierd.core.room import bring
+from tierd.core.room import bring, have_failed
 from tierd.core.standing import standings
 from tierd.core.state import State, TierState
 from tierd.core.statistics import StatsOf
@@ -40,7 +40,7 @@ def store_below(state: State, command: StoreBelow) -> Outcomes:
     known = np.flatnonzero((rows != NO_ROW) & (state.ready_tiers(rows) != 0))
     outcomes[known] = np.where(spill.copies.ready(rows[known]), Drained.STORED, Drained.PENDING)
     rest = known[outcomes[known] == Drained.PENDING]
-    outcomes[rest[_have_failed(state, rows[rest], command.retry)]] = Drained.FAILED
+    outcomes[rest[have_failed(state, rows[rest], Tier.SPILL, retry=command.retry)]] = Drained.FAILED
     new = rest[(outcomes[rest] == Drained.PENDING) & (spill.copies.state[rows[rest]] == STATE_ABSENT)]
     if state.spill_up:
         outcomes[new[~_worth_a_place(state, spill, rows[new])]] = Drained.FULL
@@ -50,13 +50,6 @@ def store_below(state: State, command: StoreBelow) -> Outcomes:
     full, waiting = bring(state, rows[rest], spill, rows[rest])
     outcomes[rest[np.isin(rows[rest], full)]] = Drained.FULL
     return Outcomes(outcomes, tuple(sorted(waiting)))
-
-
-def _have_failed(state: State, rows: I64Array, retry: bool) -> NDArray[np.bool_]:
-    """Those whose move has failed since the first call, which forgets of earlier failures."""
-    keys = [(row, int(state.catalog.birth[row])) for row in rows.tolist()]
-    failed = np.array([state.failed.pop(key, None) == Tier.SPILL for key in keys], bool)
-    return failed if retry else np.zeros(len(rows), bool)
 
 
 def _best_first(state: State, tier: TierState, rows: I64Array) -> I64Array:

@@ -250,7 +250,7 @@ def plan(state: State, command: Plan) -> Planned:
     biggest = slot_bytes(int(state.catalog.size[tier.copies.state == STATE_READY].max(initial=1)))
     while taken < need and len(more := state.choose(tier, max(1, (need - taken) // biggest))):
         victims += more.tolist()
-        taken += sum(slot_bytes(size) for size in state.catalog.size[more].tolist())
+        taken += state.slot_bytes_of(more)
     listed = [_explanation(state, tier, row) for row in victims[: command.limit]]
     state.spare(tier, np.array(victims, np.int64))
     return Planned(listed, taken >= need, free, taken, len(victims))

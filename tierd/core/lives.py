@@ -10,7 +10,7 @@ from bisect import bisect_right, insort
 import numpy as np
 
 from tierd.core import statistics
-from tierd.core.arena import slot_bytes
+from tierd.core.arena import slot_bytes, slots_of
 from tierd.core.copies import FOUND
 from tierd.core.hashindex import NO_ROW
 from tierd.core.lending import end_lender
@@ -154,7 +154,7 @@ def _without_overlaps(state: State, tier: TierState, ready: I64Array) -> I64Arra
     assert copies.arena is not None
     order = ready[np.argsort(copies.address[ready], kind="stable")]
     start = copies.address[order].astype(np.int64)
-    length = (catalog.size[order].astype(np.int64) + 4095) // 4096 * 4096
+    length = slots_of(catalog.size[order])
     pairs = zip(start.tolist(), length.tolist(), strict=True)
     bad = np.array([not copies.arena.contains(address, size) for address, size in pairs], bool)
     clash = np.zeros(len(order), bool)

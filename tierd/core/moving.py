@@ -20,7 +20,7 @@ from tierd.core.messages import (
     Tier,
 )
 from tierd.core.prefetch import advance
-from tierd.core.room import by_size, obtain_for_moves, start_moves
+from tierd.core.room import by_size, have_failed, obtain_for_moves, start_moves
 from tierd.core.state import State, TierState
 from tierd.core.underway import MoveInFlight
 from tierd_client.format import STATE_FILLING, STATE_READY, I64Array
@@ -113,24 +113,12 @@ def _move_down(
         mine = rows[places[held]]
         state.drop(tier, mine[tier.copies.ready(mine)])
     outcomes[places[held]] = Evicted.MOVED
-    places = _not_failed(state, command, target, rows, places[~held], outcomes)
+    places = places[~held]
+    failed = have_failed(state, rows[places], target.tier, retry=command.retry)
+    outcomes[places[failed]] = Evicted.FAILED
+    places = places[~failed]
     _start_down(state, command, target, above, rows, places, outcomes, waiting)
     return waiting
-
-
-def _not_failed(
-    state: State, command: Evict, target: TierState, rows: I64Array, places: I64Array, outcomes: NDArray[np.int8]
-) -> I64Array:
-    """On a retry, those whose move failed are told so; on a first call that is forgotten."""
-    left = []
-    for place in places.tolist():
-        key = (int(rows[place]), int(state.catalog.birth[rows[place]]))
-        failed = state.failed.pop(key, None) == target.tier
-        if failed and command.retry:
-            outcomes[place] = Evicted.FAILED
-        else:
-            left.append(place)
-    return np.array(left, np.int64)
 
 
 def _start_down(

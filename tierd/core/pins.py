@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tierd.core.arena import slot_bytes
+from tierd.core.arena import slots_of
 from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput, LimitReached
 from tierd.core.hashindex import NO_ROW
@@ -58,6 +58,6 @@ def recover_pins(state: State) -> None:
     state.kept = Deadlines(state.catalog.pinned_until)
     rows = state.kept.rows()
     order = rows[np.argsort(-state.kept.until[rows], kind="stable")]
-    sizes = np.array([slot_bytes(size) for size in state.catalog.size[order].tolist()], np.int64)
+    sizes = slots_of(state.catalog.size[order])
     state.kept_bytes = int(sizes.sum())
     state.unkeep(order[np.cumsum(sizes) > quota(state)])

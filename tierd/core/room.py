@@ -396,6 +396,11 @@ def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierSt
             state.spare(source, rows)
         return
     source.victims.put_back(rows)
+    _leave(state, move, rows)
+
+
+def _leave(state: State, move: MoveInFlight, rows: I64Array) -> None:
+    """Drops the copies that go when a move has ended, unless somebody has taken them up."""
     for number in move.leave:
         tier = state.tiers[number]
         if tier.copies.ready(rows)[0] and not state.protected(tier, rows)[0]:
@@ -440,7 +445,11 @@ def _asked_move_failed(state: State, move: MoveInFlight, rows: I64Array) -> None
             state.failed.pop(next(iter(state.failed)))
         state.failed[move.row, int(state.catalog.birth[move.row])] = move.target
         return
-    for number in move.leave:
-        tier = state.tiers[number]
-        if tier.copies.ready(rows)[0] and not state.protected(tier, rows)[0]:
-            state.drop(tier, rows)
+    _leave(state, move, rows)
+
+
+def have_failed(state: State, rows: I64Array, target: Tier, *, retry: bool) -> Mask:
+    """Rows whose move to a tier has failed since the first call of a request, which forgets of earlier failures."""
+    keys = [(row, int(state.catalog.birth[row])) for row in rows.tolist()]
+    failed: Mask = np.array([state.failed.pop(key, None) == target for key in keys], bool)
+    return failed & retry
