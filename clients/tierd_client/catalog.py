@@ -20,6 +20,8 @@ from tierd_client.format import (
     BUCKET_EMPTY,
     BUCKET_TOMBSTONE,
     IDENTITY_BYTES,
+    OFFSET_BITS,
+    OFFSET_MASK,
     STATE_READY,
     TIERS,
     WORD_INDEX_EPOCH,
@@ -30,12 +32,10 @@ from tierd_client.format import (
     words_of,
 )
 
-OFFSET_BITS = 48
 MAPPABLE_PLANES = (0, 1)
 """Planes of the tiers that have addresses: hbm, host."""
 
 _MASK_64 = (1 << 64) - 1
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 SegmentView = Callable[[int], U8Array | None]
 """All bytes of a segment by its number; None where this process cannot map it."""
@@ -108,7 +108,7 @@ class CatalogReader:
                 continue
             where, which = address[row], generation[row]
             segment = view_of_segment(where >> OFFSET_BITS)
-            offset = where & _OFFSET_MASK
+            offset = where & OFFSET_MASK
             if segment is None or offset + out.size > segment.size:
                 continue
             np.copyto(out, segment[offset : offset + out.size])

@@ -24,6 +24,9 @@ FORMAT_VERSION = 1
 IDENTITY_BYTES = 32
 HEADER_BYTES = 8192
 PAGE_BYTES = 4096
+OFFSET_BITS = 48
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+"""Of an address: a segment, or a pool of lent pages, in the bits above, the offset in these."""
 TIERS = 3
 
 CATALOG_MAGIC = b"TIERDCAT"

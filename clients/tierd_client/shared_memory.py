@@ -31,7 +31,7 @@ from tierd_client.errors import (
     TierdClientError,
     Unavailable,
 )
-from tierd_client.format import CATALOG_MAGIC, FormatError, Table, U8Array
+from tierd_client.format import CATALOG_MAGIC, OFFSET_BITS, OFFSET_MASK, FormatError, Table, U8Array
 
 if TYPE_CHECKING:
     from tierd_client.cuda import OpenedHandle
@@ -43,8 +43,6 @@ FRAME_BYTES_MAX = 4096
 DESCRIPTORS_MAX = 253
 """SCM_MAX_FD of the kernel."""
 
-OFFSET_BITS = 48
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
 
@@ -140,7 +138,7 @@ class SharedMemory:
 
     def device_tensor(self, address: int, size: int, deadline: Deadline) -> Any:
         """The bytes of a slot in a GPU's memory as a torch uint8 tensor there. Not to be written to."""
-        number, offset = address >> OFFSET_BITS, address & _OFFSET_MASK
+        number, offset = address >> OFFSET_BITS, address & OFFSET_MASK
         with self._lock:
             opened = self._opened.get(number)
             if opened is None:
@@ -215,7 +213,7 @@ class SharedMemory:
     def _locate(self, address: int, size: int, deadline: Deadline) -> tuple[_Segment, int]:
         if self.is_inherited():
             raise ForkedClientError(f"the memory of process {self._pid} is not mapped in process {os.getpid()}")
-        number, offset = address >> OFFSET_BITS, address & _OFFSET_MASK
+        number, offset = address >> OFFSET_BITS, address & OFFSET_MASK
         segment = self._segments.get(number)
         if segment is None:
             self.refresh(deadline)

@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from tierd.core.arena import EXTENT_BYTES, SEGMENT_SHIFT, Arena
+from tierd.core.arena import EXTENT_BYTES, Arena
+from tierd_client.format import OFFSET_BITS
 
 PAGE = 4096
 SIZES = (PAGE, 3 * PAGE, 256 * PAGE, 1500 * PAGE)
-FIRST, SECOND = 1 << SEGMENT_SHIFT, 2 << SEGMENT_SHIFT
+FIRST, SECOND = 1 << OFFSET_BITS, 2 << OFFSET_BITS
 
 
 def check_books(arena: Arena, taken: dict[int, int]) -> None:
@@ -58,7 +59,7 @@ def test_books_add_up(seed: int) -> None:
 
 def test_no_slot_crosses_two_segments() -> None:
     """Segments that follow each other in address are not one range, nor are claimed slots at their border."""
-    arena = Arena([(1, 1 << SEGMENT_SHIFT), (2, 4 * PAGE)])
+    arena = Arena([(1, 1 << OFFSET_BITS), (2, 4 * PAGE)])
     last = SECOND - PAGE
     arena.claim([(last, PAGE), (SECOND, PAGE)])
     assert sorted(extent[:2] for extent in arena._extents) == [(last, SECOND), (SECOND, SECOND + PAGE)]

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tierd.core.messages import Tier
-from tierd_client.format import U8Array
-
-OFFSET_BITS = 48
-OFFSET_MASK = (1 << OFFSET_BITS) - 1
+from tierd_client.format import OFFSET_BITS, OFFSET_MASK, U8Array
 
 
 def locate(address: int, size: int, lengths: Mapping[int, int]) -> tuple[int, int]:

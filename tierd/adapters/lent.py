@@ -18,8 +18,8 @@ import numpy as np
 from tierd.adapters.device import CpuDevice, Device, Memory, Part, Patience
 from tierd.adapters.processes import Process, is_running
 from tierd.core.errors import InvalidInput, Refused, Unavailable
-from tierd.core.loans import PAGE_MASK, POOL_SHIFT, CudaRegion, Piece, PoolPlan
-from tierd_client.format import U8Array
+from tierd.core.loans import CudaRegion, Piece, PoolPlan
+from tierd_client.format import OFFSET_BITS, OFFSET_MASK, U8Array
 
 REGIONS_MAX = 1024
 """Regions of one session: two per layer of the deepest models are fewer."""
@@ -108,7 +108,7 @@ class LentMemory:
         return int(pool.fence.base[:8].view("<u8")[0]) >= fence
 
     def read(self, address: int, out: U8Array) -> None:
-        page = address & PAGE_MASK
+        page = address & OFFSET_MASK
         with self._reading(address) as pool:
             plan = pool.plan
             if page >= plan.pages or out.size != plan.page_bytes:
@@ -129,9 +129,9 @@ class LentMemory:
         self._passed.clear()
 
     def _pool(self, address: int) -> _Pool:
-        pool = self._pools.get(address >> POOL_SHIFT)
+        pool = self._pools.get(address >> OFFSET_BITS)
         if pool is None:
-            raise Unavailable(f"pool {address >> POOL_SHIFT} is closed")
+            raise Unavailable(f"pool {address >> OFFSET_BITS} is closed")
         return pool
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ from tierd.app.calls import Calls
 from tierd.app.writer import Writer
 from tierd.core.errors import NotFound, Refused, Unavailable
 from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
-from tierd_client.format import U64Array
+from tierd_client.format import OFFSET_BITS, U64Array
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +150,7 @@ class Sessions:
         """The session may write these slots until `settled`."""
         session = self._sessions.get(number)
         if session is not None:
-            segments = (addresses >> 48).tolist()
+            segments = (addresses >> OFFSET_BITS).tolist()
             session.reserved.update(zip(((tier, g) for g in generations.tolist()), segments, strict=True))
 
     def settled(self, number: int, tier: Tier, generations: U64Array) -> None:

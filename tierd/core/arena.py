@@ -14,9 +14,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd_client.format import PAGE_BYTES, I64Array
+from tierd_client.format import OFFSET_BITS, OFFSET_MASK, PAGE_BYTES, I64Array
 
-SEGMENT_SHIFT = 48
 EXTENT_BYTES = 4 << 20
 """A class takes about so much at a time: little enough to be given back, enough to be rare."""
 
@@ -39,7 +38,7 @@ class Arena:
         self.segments = dict(segments)
         self.capacity = sum(self.segments.values())
         self._ranges: list[tuple[int, int]] = sorted(
-            (segment << SEGMENT_SHIFT, (segment << SEGMENT_SHIFT) + size) for segment, size in self.segments.items()
+            (segment << OFFSET_BITS, (segment << OFFSET_BITS) + size) for segment, size in self.segments.items()
         )
         self._free: dict[int, list[int]] = {}
         self._extents: list[tuple[int, int, int]] = []
@@ -88,12 +87,12 @@ class Arena:
 
     def contains(self, address: int, size: int) -> bool:
         """Whether a slot of that size may lie there at all."""
-        length = self.segments.get(address >> SEGMENT_SHIFT, 0)
-        offset = address & ((1 << SEGMENT_SHIFT) - 1)
+        length = self.segments.get(address >> OFFSET_BITS, 0)
+        offset = address & OFFSET_MASK
         return size > 0 and offset % PAGE_BYTES == 0 and offset + size <= length
 
     def _starts_segment(self, address: int) -> bool:
-        return address & ((1 << SEGMENT_SHIFT) - 1) == 0
+        return address & OFFSET_MASK == 0
 
     def _carve(self, size: int, slots: list[int], wanted: int) -> bool:
         """Takes extents out of the first free range that has room for a slot."""

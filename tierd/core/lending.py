@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput, Refused
 from tierd.core.hashindex import NO_ROW
-from tierd.core.loans import PAGE_MASK, POOL_SHIFT, page_address
+from tierd.core.loans import page_address
 from tierd.core.messages import Abandon, Adopt, Adopted, Ids, Outcomes, Tier, Withdraw, Withdrawn, WithdrawReply
 from tierd.core.placing import mark_duplicates, refuse_foreign
 from tierd.core.room import bring, held_below
 from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.state import State, TierState
 from tierd.core.underway import Sequence
-from tierd_client.format import STATE_FILLING, I64Array, U64Array
+from tierd_client.format import OFFSET_BITS, OFFSET_MASK, STATE_FILLING, I64Array, U64Array
 
 
 def adopt(state: State, command: Adopt) -> Outcomes:
@@ -83,7 +83,7 @@ def _refuse_lent_pages(tier: TierState, addresses: list[int], rows: I64Array) ->
         raise InvalidInput("pages", "a page is named twice")
     for place, (address, row) in enumerate(zip(addresses, rows.tolist(), strict=True)):
         if tier.copies.loans.row_of.get(address, row) != row:
-            named = f"pages: page {address & PAGE_MASK} (at {place})"
+            named = f"pages: page {address & OFFSET_MASK} (at {place})"
             raise Refused(f"{named} is lent as another block: withdraw it first")
 
 
@@ -113,7 +113,7 @@ def end_lender(state: State, session: int) -> None:
 
 def _lent_pages(tier: TierState, pool: int) -> U64Array:
     addresses = np.array(list(tier.copies.loans.row_of), np.uint64)
-    pages: U64Array = addresses[addresses >> np.uint64(POOL_SHIFT) == pool] & np.uint64(PAGE_MASK)
+    pages: U64Array = addresses[addresses >> np.uint64(OFFSET_BITS) == pool] & np.uint64(OFFSET_MASK)
     return pages
 
 

@@ -14,7 +14,7 @@ from tierd.core.arena import slot_bytes, slots_of
 from tierd.core.copies import FOUND
 from tierd.core.hashindex import NO_ROW
 from tierd.core.lending import end_lender
-from tierd.core.loans import FIRST_POOL, POOL_SHIFT
+from tierd.core.loans import FIRST_POOL
 from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
 from tierd.core.pins import recover_pins
 from tierd.core.prefetch import end_prefetches
@@ -25,6 +25,7 @@ from tierd.core.standing import forget_soon
 from tierd.core.state import ARENA_TIERS, State, TierState
 from tierd_client.format import (
     HOLD_LEASE,
+    OFFSET_BITS,
     STATE_ABSENT,
     STATE_FILLING,
     STATE_READY,
@@ -135,7 +136,7 @@ def _keep_copies(state: State, tier: TierState, rows: I64Array) -> dict[int, int
         copies.state[:] = STATE_ABSENT
     copies.state[copies.state == STATE_FILLING] = STATE_ABSENT
     if tier.tier in ARENA_TIERS:  # what an engine lent to the last boot it lends no more
-        copies.state[copies.address >> np.uint64(POOL_SHIFT) >= FIRST_POOL] = STATE_ABSENT
+        copies.state[copies.address >> np.uint64(OFFSET_BITS) >= FIRST_POOL] = STATE_ABSENT
     ready = rows[copies.state[rows] == STATE_READY]
     if copies.arena is not None:
         ready = _without_overlaps(state, tier, ready)

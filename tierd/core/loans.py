@@ -12,16 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd_client.format import I64Array, U64Array
+from tierd_client.format import OFFSET_BITS, I64Array, U64Array
 
 FIRST_POOL = 0x8000
-POOL_SHIFT = 48
-PAGE_MASK = (1 << POOL_SHIFT) - 1
 
 
 def page_address(pool: int, page: int) -> int:
     """Address of a page of a pool."""
-    return (pool << POOL_SHIFT) | page
+    return (pool << OFFSET_BITS) | page
 
 
 @dataclass(frozen=True, slots=True)
