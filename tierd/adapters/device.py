@@ -19,9 +19,6 @@ from tierd_client.format import U8Array
 
 log = structlog.get_logger(__name__)
 
-HANDLE_BYTES = 64
-"""Of a CUDA IPC memory handle."""
-
 PAUSE_FIRST_S, PAUSE_MAX_S = 20e-6, 1e-3
 """Between two looks at a copy: a block of 1 MiB takes 20 us over PCIe; a waiting thread must not spin for long."""
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from tierd.adapters.device import HANDLE_BYTES, Copy, Memory, Part
+from tierd.adapters.device import Copy, Memory, Part
 from tierd.adapters.torch_bytes import tensor_over
 from tierd.core.errors import Unavailable
+from tierd.core.loans import HANDLE_BYTES
 from tierd_client.format import U8Array
 
 HOST_REGISTER_PORTABLE = 1

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from tierd_client.format import OFFSET_BITS, I64Array, U64Array
 
 FIRST_POOL = 0x8000
+HANDLE_BYTES = 64
+"""Of a CUDA IPC memory handle."""
 
 
 def page_address(pool: int, page: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tierd.app.service import Service
 from tierd.core.errors import InvalidInput
-from tierd.core.loans import FIRST_POOL, CudaRegion, Piece, PoolPlan
+from tierd.core.loans import FIRST_POOL, HANDLE_BYTES, CudaRegion, Piece, PoolPlan
 from tierd.rpc import convert
 from tierd.rpc.deadline import deadline_of
 from tierd.rpc.status import answers_errors
@@ -21,7 +21,6 @@ LEND_MS = 30_000
 """Bound of Lend: the first memory on a GPU makes a CUDA context there, which takes seconds."""
 
 REGIONS_MAX, PIECES_MAX, PAGES_MAX = 1024, 4096, 1 << 24
-HANDLE_BYTES = 64
 
 
 class LendingServicer(lending_pb2_grpc.LendingServicer):  # type: ignore[misc]
