@@ -13,7 +13,7 @@ from tierd_client.format import U8Array
 
 
 class NoopSpillStore:
-    """Stands where a spill store is wanted and none is configured.
+    """The least that a spill store can be; a daemon without one has none (app/spill_slot.py).
 
     `put` raises SpillFull, so a demotion fails as it does on a full server: the block stays above or is
     dropped there. It is never SpillDown, because being off is not being unwell: no breaker opens and health

@@ -29,6 +29,9 @@ UNLINKS_WAITING_MAX = 16_384
 
 
 class Sweep:
+    """Clears what is retired now. Whoever still uses the number of a retired namespace may put blocks there later;
+    those go by their rank, with the next sweep, or at the next start."""
+
     def __init__(self, writer: Writer, namespaces: Namespaces, unlinks_waiting: Callable[[], int]) -> None:
         self._writer, self._namespaces, self._unlinks_waiting = writer, namespaces, unlinks_waiting
         self._wanted = asyncio.Event()

@@ -1,7 +1,7 @@
 """The engine: a command and a time go in, a reply and effects come out.
 
 Synchronous and deterministic; it does no I/O and owns no clock. What a command does is in the module of its
-family: placing, reading, moving, sequences, lives, explain. All of them work on one State.
+family, which HANDLERS names. All of them work on one State.
 """
 
 from __future__ import annotations
