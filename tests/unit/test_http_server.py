@@ -38,6 +38,28 @@ def test_a_reader_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("head", [
+    "POST / HTTP/1.1\r\nContent-Length: 9999", "GET / HTTP/1.1\r\nTransfer-Encoding: chunked",
+])
+def test_a_body_is_not_waited_for(head: str) -> None:
+    """A request is answered without its body, and its connection ends at once, though the body goes on coming."""
+
+    async def main() -> None:
+        listener = server.bind("127.0.0.1:0")
+        http = server.HttpServer(Starlette(), listener)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            group.create_task(http.run())
+            began = asyncio.get_running_loop().time()
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(f"{head}\r\nHost: x\r\n\r\n".encode())
+            assert (await reader.read()).startswith(b"HTTP/1.1 404")
+            assert asyncio.get_running_loop().time() - began < server.IDLE_S
+            writer.close()
+            await http.stop(1.0)
+
+    asyncio.run(main())
+
+
 async def until_connections(http: server.HttpServer, count: int) -> None:
     while len(http._server.server_state.connections) != count:
         await asyncio.sleep(0.01)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -66,6 +67,13 @@ class _Protocol(H11Protocol):
         for timer in self._ends:
             timer.cancel()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Nothing here reads a body: one that is still to come is not waited for."""
+        unread = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if unread:
+            self.shutdown()
 
     def _idle(self) -> None:
         if self.cycle is None:
