@@ -141,9 +141,17 @@ class TierCopies:
         found: NDArray[np.bool_] = (self.address[rows] != FOUND) & ~self.on_loan(rows)
         return found
 
+    def _taking_room(self, rows: I64Array) -> I64Array:
+        """Those of which `takes_room` is true. Of an arena that nobody lends pages to that is all."""
+        return rows if self.arena and not self.loans else rows[self.takes_room(rows)]
+
+    def ordered(self, rows: I64Array) -> I64Array:
+        """Those of these rows with a READY copy that has a place in the order of eviction."""
+        return self._taking_room(rows[self.ready(rows)])
+
     def bytes_of(self, rows: I64Array) -> int:
         """Bytes of slots that copies of these rows take here; a lent page, and what others stored, take none."""
-        return int(slots_of(self.catalog.size[rows[self.takes_room(rows)]]).sum())
+        return int(slots_of(self.catalog.size[self._taking_room(rows)]).sum())
 
     def disown(self, rows: I64Array) -> None:
         """FILLING copies turn out to be FOUND ones."""
@@ -268,11 +276,12 @@ class TierCopies:
             del self.writer[row]
 
     def _free_slots(self, rows: I64Array) -> None:
-        own = rows[~self.on_loan(rows)]
-        self.loans.end(rows, self.address[rows])
+        if self.loans:
+            lent = self.on_loan(rows)
+            self.loans.end(rows, self.address[rows])
+            rows = rows[~lent]
         if self.arena is None:
             return
-        rows = own
         sizes = self.catalog.size[rows]
         for size in set(sizes.tolist()):
             self.arena.free(slot_bytes(size), self.address[rows[sizes == size]].tolist())

@@ -26,8 +26,6 @@ from tierd_client.format import (
 NO_ROW = -1
 SMALL_BATCH = 96
 """Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
-_WORD = (1 << 64) - 1
-_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 class HashIndex:
@@ -53,14 +51,12 @@ class HashIndex:
         words = words_of(ids)
         if len(words) > SMALL_BATCH:
             return find_rows(self.buckets, self.words, words, self.salt)
-        return np.array(self._find_few(words.tolist()), np.int64)
+        return np.array(self._find_few(words), np.int64)
 
-    def _find_few(self, words: list[list[int]]) -> list[int]:
-        buckets, identity, salt, mask = self._scalar, self._words, self.salt, self.mask
+    def _find_few(self, words: U64Array) -> list[int]:
+        buckets, identity, mask = self._scalar, self._words, self.mask
         rows = list[int]()
-        for word in words:
-            mixed = ((word[0] ^ salt) * _MULTIPLIER + word[1]) & _WORD  # as `first_bucket`
-            bucket = (mixed ^ (mixed >> 29)) & mask
+        for word, bucket in zip(words.tolist(), first_bucket(words, self.salt, mask).tolist(), strict=True):
             while (entry := buckets[bucket]) != BUCKET_EMPTY:
                 at = 4 * entry - 4
                 if entry != BUCKET_TOMBSTONE and identity[at] == word[0] and identity[at : at + 4].tolist() == word:
@@ -69,24 +65,15 @@ class HashIndex:
             rows.append(entry - 1 if entry != BUCKET_EMPTY else NO_ROW)
         return rows
 
-    def _starts(self, rows: list[int]) -> list[tuple[int, int]]:
-        """Rows, each with the bucket where its probe starts."""
-        identity, salt, mask = self._words, self.salt, self.mask
-        starts = list[tuple[int, int]]()
-        for row in rows:
-            mixed = ((identity[4 * row] ^ salt) * _MULTIPLIER + identity[4 * row + 1]) & _WORD
-            starts.append((row, (mixed ^ (mixed >> 29)) & mask))
-        return starts
-
     def insert(self, rows: I64Array) -> None:
         """Indexes rows whose identities are distinct and not yet indexed.
 
         Many go at once; where several want one bucket the last write stands and the others go on.
         """
-        if len(rows) <= SMALL_BATCH:
-            self._insert_few(rows.tolist())
-            return
         pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
+        if len(rows) <= SMALL_BATCH:
+            self._insert_few(rows.tolist(), bucket.tolist())
+            return
         while len(pending):
             before = self.buckets[bucket]
             free = (before == BUCKET_EMPTY) | (before == BUCKET_TOMBSTONE)
@@ -98,27 +85,27 @@ class HashIndex:
 
     def remove(self, rows: I64Array) -> None:
         """Takes out rows that are indexed, while their identities still stand."""
-        if len(rows) <= SMALL_BATCH:
-            self._remove_few(rows.tolist())
-            return
         pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
+        if len(rows) <= SMALL_BATCH:
+            self._remove_few(rows.tolist(), bucket.tolist())
+            return
         while len(pending):
             found = self.buckets[bucket] == (pending + 1).astype(np.uint32)
             self.buckets[bucket[found]] = BUCKET_TOMBSTONE
             pending, bucket = pending[~found], (bucket[~found] + 1) & self.mask
         self.tombstones += len(rows)
 
-    def _insert_few(self, rows: list[int]) -> None:
+    def _insert_few(self, rows: list[int], starts: list[int]) -> None:
         buckets, mask = self._scalar, self.mask
-        for row, bucket in self._starts(rows):
+        for row, bucket in zip(rows, starts, strict=True):
             while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
                 bucket = (bucket + 1) & mask
             self.tombstones -= entry == BUCKET_TOMBSTONE
             buckets[bucket] = row + 1
 
-    def _remove_few(self, rows: list[int]) -> None:
+    def _remove_few(self, rows: list[int], starts: list[int]) -> None:
         buckets, mask = self._scalar, self.mask
-        for row, bucket in self._starts(rows):
+        for row, bucket in zip(rows, starts, strict=True):
             while buckets[bucket] != row + 1:
                 bucket = (bucket + 1) & mask
             buckets[bucket] = BUCKET_TOMBSTONE

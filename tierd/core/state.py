@@ -38,7 +38,6 @@ from tierd_client.format import (
     GHOST_MAGIC,
     SESSION_MAGIC,
     STATE_ABSENT,
-    STATE_READY,
     WORD_POLICY_EPOCH,
     I64Array,
     Table,
@@ -520,8 +519,7 @@ class State:
         for tier in self.tiers.values():
             children = tier.children if self.policy.common.leaf_only else None
             tier.victims = make_victims(self.catalog, self.policy, children)
-            ready = np.flatnonzero(tier.copies.state == STATE_READY)
-            tier.victims.insert(ready[tier.copies.takes_room(ready)])
+            tier.victims.insert(tier.copies.ordered(np.arange(self.catalog.capacity)))
 
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""
@@ -576,7 +574,7 @@ class State:
         """Statistics of rows have changed."""
         self.storing.changed(rows)
         for tier in self.tiers.values():
-            ready = rows[tier.copies.ready(rows) & tier.copies.takes_room(rows)]
+            ready = tier.copies.ordered(rows)
             if tier.leaving:
                 ready = ready[~np.isin(ready, list(tier.leaving))]
             tier.victims.insert(ready)

@@ -174,6 +174,8 @@ class _ClassList:
         self._staged = _NO_ROWS, self.tokens[:0]
         self._at = 0
         """Where the stage begins in what is staged."""
+        self.refined_for: object = None
+        """The choice for which all that is on the stage was last checked."""
         self.late: list[tuple[Place, int, int]] = []
 
     @property
@@ -500,7 +502,9 @@ class _Merge:
         """The first row of a class, and those behind it that also rank above `bar`."""
         if most == 1 or len(found.stage) <= 1 or row != found.stage[0]:
             return [row]
-        found.refine(self._rows, protection)
+        if found.refined_for is not self:  # within one choice nothing on a stage loses its place
+            found.refine(self._rows, protection)
+            found.refined_for = self
         rows = found.stage[:most]
         if found.late:
             before = self._catalog.last[rows] < found.late[0][0][0]
