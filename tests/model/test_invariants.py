@@ -190,6 +190,10 @@ def drop_a_sequence(state: State) -> None:
     state.sequences.popitem()
 
 
+def count_a_held_id_more(state: State) -> None:
+    state.held_ids += 1
+
+
 def open_a_sequence(state: State) -> None:
     state.sequences[WRITER, "extra"] = Sequence(Prompt(KIND, CHAIN[4:]).ids(), Prompt(KIND, CHAIN[4:]).ids().ids, 0)
 
@@ -367,6 +371,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (open_a_sequence, "awaited by its open sequences"),
     (await_nothing, "awaited by its open sequences"),
     (await_more, "awaited by its open sequences"),
+    (count_a_held_id_more, "identities of open sequences are counted right"),
     (lengthen_a_lease, "a hold for each row"),
     (unready_what_is_leased, "what is leased is READY"),
     (add("leases"), "leases are counted right"),

@@ -168,10 +168,10 @@ def _check_holders(state: State) -> None:
         np.add.at(pins, rows[rows != NO_ROW], 1)
         for identity in split(sequence.held[rows == NO_ROW]):
             awaited[identity] = awaited.get(identity, 0) + 1
-    named = sum(len(sequence.held) for sequence in state.sequences.values())
-    _require(named == state.held_ids, "the identities of open sequences are counted right")
     _require((pins == state.pins).all(), "each row has a pin for each open sequence that names it, and no other")
     _require(awaited == state.awaited, "each identity without a row is awaited by its open sequences, and no other")
+    named = sum(len(sequence.held) for sequence in state.sequences.values())
+    _require(named == state.held_ids, "the identities of open sequences are counted right")
 
 
 def _check_pinned(state: State) -> None:
