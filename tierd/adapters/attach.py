@@ -52,9 +52,6 @@ class AttachedSessions(Protocol):
     def process_ended(self, session: int) -> None:
         """The session's process is dead; unknown sessions are ignored."""
 
-    def require_open(self, session: int) -> None:
-        """Raises NotFound or Refused unless the session takes calls."""
-
     def segments_reserved(self, session: int) -> frozenset[int]:
         """Segments in which the session holds reservations now."""
 
@@ -277,12 +274,11 @@ class AttachServer:
         session = _field(request, "session", int)
         if session not in peer.sessions:
             raise NotAllowed(f"session {session} is not attached by this connection")
-        self._sessions.require_session(session)
         if self._regions is None:
             raise NotAllowed("lending is off: max_lent_pools is 0")
         if len(received) != 1:
             raise NotAllowed(f"{len(received)} descriptors; a region comes with one")
-        self._sessions.require_open(session)  # what one passed after its end would be kept for ever
+        self._sessions.require_session(session)  # what one passed after its end would be kept for ever
         return {"ok": True, "region": self._regions.pass_region(session, received[0])}
 
     def _hung_up(self, peer: _Peer) -> None:

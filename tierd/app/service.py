@@ -141,10 +141,6 @@ class Service:
         """The session's process is dead; unknown sessions are ignored."""
         self.sessions.process_ended(session)
 
-    def require_open(self, session: int) -> None:
-        """NotFound, Refused unless the session takes calls."""
-        self.sessions.require(session)
-
     def segments_reserved(self, session: int) -> frozenset[int]:
         """Segments in which the session holds reservations now."""
         return self.sessions.segments_reserved(session)

@@ -133,8 +133,10 @@ def _limit_by_rows(
     state: State, tier: TierState, command: Reserve, granted: I64Array, rows: I64Array, addresses: list[int]
 ) -> I64Array:
     """Gives slots back for which the catalog has no row left, and none can be freed."""
+    if len(granted) <= state.catalog.free_rows:
+        return granted
     fresh = np.cumsum(rows[granted] == NO_ROW)
-    if len(fresh) and fresh[-1] > state.catalog.free_rows:
+    if fresh[-1] > state.catalog.free_rows:
         free_rows(state, int(fresh[-1]) - state.catalog.free_rows, _guard(state, command, rows))
     fits = granted[fresh <= state.catalog.free_rows]
     tier.copies.give_back(command.block_bytes, addresses[len(fits) : len(granted)])

@@ -478,7 +478,7 @@ class State:
 
     def ancestors(self, blocks: Ids) -> I64Array:
         """Rows of the chain before ids[0], the nearest first, as far as they are known and linked."""
-        if not blocks.chain or not blocks.rule.whole:
+        if not blocks.chain or not blocks.rule.whole or (blocks.parent is None and blocks.some is None):
             return np.empty(0, np.int64)
         row = int(self.catalog.find(blocks.before()[:1])[0])
         rows: list[int] = []

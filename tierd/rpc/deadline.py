@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tierd.app.streams import STREAM_IDLE_S
+from tierd.app import streams
 from tierd.core.errors import LimitReached
 from tierd.rpc.convert import timeout_s
 
@@ -32,7 +32,7 @@ def deadline_within(context: Any, left_s: float) -> float:
 async def send(context: Any, message: Any) -> None:
     """One message of a stream. LimitReached when its reader takes nothing for STREAM_IDLE_S."""
     try:
-        async with asyncio.timeout(STREAM_IDLE_S):
+        async with asyncio.timeout(streams.STREAM_IDLE_S):
             await context.write(message)
     except TimeoutError as error:
-        raise LimitReached(f"the reader took nothing for {STREAM_IDLE_S:.0f} s") from error
+        raise LimitReached(f"the reader took nothing for {streams.STREAM_IDLE_S:.0f} s") from error

@@ -17,6 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import indices
 from tierd.core.errors import InvalidInput
 from tierd.core.messages import (
     Commit,
@@ -102,7 +103,7 @@ class Requests:
         reserved = self.engine.step(reserve, now).reply
         assert isinstance(reserved, ReserveReply)
         self._count(reserved.outcomes == Reserved.EXISTS)
-        granted = np.flatnonzero(reserved.outcomes == Reserved.GRANTED)
+        granted = indices(reserved.outcomes == Reserved.GRANTED)
         if len(granted):
             checksums = np.zeros(len(granted), np.uint64)
             self.engine.step(Commit(_SESSION, ids[granted], reserved.generations[granted], checksums), now)
@@ -115,7 +116,7 @@ class Requests:
     def _count(self, present: NDArray[np.bool_]) -> None:
         hits = int(np.count_nonzero(present))
         self.block_hits += hits
-        self.prefix_hits += hits if hits == len(present) else int(np.argmin(present))
+        self.prefix_hits += hits if hits == len(present) else int(present.argmin())
 
 
 @contextmanager
