@@ -198,10 +198,13 @@ def words_of(ids: U8Array) -> U64Array:
     return np.ascontiguousarray(ids).view("<u8")
 
 
+_MULTIPLIER, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+
+
 def first_bucket(words: U64Array, salt: int, mask: int) -> I64Array:
     """Where the probe of each identity starts. Multiplicative hash of its first two words."""
-    mixed = (words[:, 0] ^ np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15) + words[:, 1]
-    return ((mixed ^ (mixed >> np.uint64(29))) & np.uint64(mask)).astype(np.int64)
+    mixed = (words[:, 0] ^ np.uint64(salt)) * _MULTIPLIER + words[:, 1]
+    return ((mixed ^ (mixed >> _SHIFT)) & np.uint64(mask)).astype(np.int64)
 
 
 def find_rows(index: NDArray[np.uint32], identity: U64Array, words: U64Array, salt: int) -> I64Array:

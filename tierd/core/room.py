@@ -50,7 +50,7 @@ def obtain(
     try:
         _evict_for(state, tier, size, count, room)
     finally:
-        state.unpin(np.concatenate([guard, *room.stuck]))
+        state.unpin(np.concatenate([guard, *room.stuck]) if room.stuck else guard)
     if len(room.addresses) < count:
         room.waiting |= {op for op, move in state.moves.items() if move.chosen and move.source == tier.tier}
     return room

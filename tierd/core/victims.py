@@ -330,6 +330,7 @@ class ClassLists:
         self._heads: I64Array = np.full(16, NONE, np.int64)
         self._head_tokens: TokenArray = np.zeros(16, np.uint32)
         self._standings: I64Array = np.zeros(16, np.int64)
+        self._several_standings = False
         self._unsure: set[int] = set()
         self._logged = 0
 
@@ -383,6 +384,7 @@ class ClassLists:
                 self._head_tokens = np.concatenate([self._head_tokens, np.zeros(at, np.uint32)])
                 self._standings = np.concatenate([self._standings, np.zeros(at, np.int64)])
             self._standings[at] = number >> CLASS_BITS
+            self._several_standings |= bool(self._standings[at] != self._standings[0])
         return at
 
     def discard(self, rows: I64Array) -> None:
@@ -407,6 +409,7 @@ class ClassLists:
         self._head_tokens = np.zeros(len(self._heads), np.uint32)
         self._standings = np.zeros(len(self._heads), np.int64)
         self._standings[: len(kept)] = [number >> CLASS_BITS for number, _ in kept]
+        self._several_standings = some(self._standings[: len(kept)] != self._standings[0])
         self._unsure = set(range(len(kept)))
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
@@ -425,6 +428,8 @@ class ClassLists:
 
     def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
         """Ranks of the heads of the lowest standing that has one, minus infinity for all others."""
+        if not self._several_standings:
+            return ranks
         standing = self._standings[: len(ranks)]
         lowest = standing.min(initial=1 << CLASS_BITS, where=ranks != -np.inf)
         return np.where(standing == lowest, ranks, -np.inf)
