@@ -20,7 +20,7 @@ WORD_CLOSING_HOLES = 7
 """Header word of the ghost table: 1 while entries move."""
 MANY_HOLES = 8
 """Holes are closed when at least one in so many places is one."""
-FORGET_STRIDE = 256
+FORGET_STRIDE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Ghosts:
         self.identity[put], self.ema[put], column["crf"][put] = ids, records.ema[kept], records.crf[kept]
         self.last[put], column["wall"][put] = records.last[kept], records.wall[kept].astype(np.uint32)
         touches = np.maximum(records.touches[kept], 1) & ~UNIT_BIT
-        self.touches[put] = touches | np.where(records.unit[kept], UNIT_BIT, np.uint32(0))
+        self.touches[put] = touches | records.unit[kept] * UNIT_BIT
         self._index_at(at)
         self._move(self.head, self.tail + len(ids))
 

@@ -126,8 +126,9 @@ class _Rows:
         self.member[rows] = False
         self.out[rows] = False
 
-    def take(self, rows: list[int]) -> None:
+    def take(self, chosen: list[int]) -> None:
         """These were chosen."""
+        rows = np.array(chosen, np.int64)
         self.member[rows] = False
         self.out[rows] = True
         self.members -= len(rows)
@@ -417,12 +418,15 @@ class ClassLists:
         merge = _Merge(self._catalog, self._policy, now, self._rows)
         ranks = merge.ranks_of(self._heads[: len(self._lists)])
         chosen = list[int]()
-        while len(chosen) < count and (at := merge.best(rivals := self._rivals(ranks), self._heads)) != NONE:
+        while len(chosen) < count:
+            ranks = self._refresh(merge, ranks, protection)
+            at = merge.best(rivals := self._rivals(ranks), self._heads)
+            if at == NONE:
+                break
             ranks[at] = rivals[at] = -np.inf
             run = merge.run(int(self._heads[at]), self._lists[at], rivals.max(), count - len(chosen), protection)
             self._take_run(at, run, chosen, departed)
             self._unsure.add(at)
-            ranks = self._refresh(merge, ranks, protection)
         self._rows.take(chosen)
         return chosen
 
