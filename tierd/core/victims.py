@@ -175,8 +175,8 @@ class _ClassList:
         self._staged = _NO_ROWS, self.tokens[:0]
         self._at = 0
         """Where the stage begins in what is staged."""
-        self.refined_for: object = None
-        """The choice for which all that is on the stage was last checked."""
+        self.refined_in = 0
+        """Number of the choice in which all that is on the stage was last checked."""
         self.late: list[tuple[Place, int, int]] = []
 
     @property
@@ -332,6 +332,7 @@ class ClassLists:
         self._head_tokens: TokenArray = np.zeros(16, np.uint32)
         self._standings: I64Array = np.zeros(16, np.int64)
         self._several_standings = False
+        self._choices = 0
         self._unsure: set[int] = set()
         self._logged = 0
 
@@ -415,7 +416,8 @@ class ClassLists:
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
         self._settle_heads(protection)
-        merge = _Merge(self._catalog, self._policy, now, self._rows)
+        self._choices += 1
+        merge = _Merge(self._catalog, self._policy, now, self._rows, self._choices)
         ranks = merge.ranks_of(self._heads[: len(self._lists)])
         chosen = list[int]()
         while len(chosen) < count:
@@ -483,8 +485,8 @@ class ClassLists:
 class _Merge:
     """The ranks of heads at one moment."""
 
-    def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: _Rows) -> None:
-        self._catalog, self._policy, self._now, self._rows = catalog, policy, now, rows
+    def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: _Rows, number: int) -> None:
+        self._catalog, self._policy, self._now, self._rows, self._number = catalog, policy, now, rows, number
         self._known: dict[int, float] = {}
 
     def ranks_of(self, heads: I64Array) -> NDArray[np.float64]:
@@ -511,9 +513,9 @@ class _Merge:
         """The first row of a class, and those behind it that also rank above `bar`."""
         if most == 1 or len(found.stage) <= 1 or row != found.stage[0]:
             return [row]
-        if found.refined_for is not self:  # within one choice nothing on a stage loses its place
+        if found.refined_in != self._number:  # within one choice nothing on a stage loses its place
             found.refine(self._rows, protection)
-            found.refined_for = self
+            found.refined_in = self._number
         rows = found.stage[:most]
         if found.late:
             before = self._catalog.last[rows] < found.late[0][0][0]
