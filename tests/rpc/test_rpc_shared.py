@@ -18,7 +18,7 @@ from tierd.app.carrier import checksum_of
 from tierd.app.finder import Finder
 from tierd.app.restater import Restater
 from tierd.core.messages import Record
-from tierd.ports import StoredBlock
+from tierd.ports import SpillHealth, StoredBlock
 from tierd.testing.faulty import Fault, FaultySpillStore, Operation, Scripted
 from tierd_client.layout import Layout
 from tierd_client.v1 import admin_pb2 as apb
@@ -360,6 +360,41 @@ def test_changes_come_one_by_one(tmp_path: Path) -> None:
         for store in d.others.values():
             with pytest.raises(Exception, match="closed"):
                 store.probe(1.0)
+
+    run(body, tmp_path)
+
+
+class Pondering(MemorySpillStore):
+    """Answers its first probe when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 20)
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def probe(self, deadline_s: float) -> SpillHealth:
+        self.asked.set()
+        self.go.wait(deadline_s)
+        return super().probe(deadline_s)
+
+
+def test_a_change_waits_for_another_no_longer_than_its_deadline(tmp_path: Path) -> None:
+    """While a store is being tried other changes end at their deadlines, UNAVAILABLE, and the first one holds."""
+
+    async def body(d: Daemon) -> None:
+        store = Pondering()
+        d.others.update({"slow": store, "other": MemorySpillStore(1 << 20)})
+        first = asyncio.create_task(attach(d, "slow"))
+        await asyncio.to_thread(store.asked.wait, DEADLINE_S)
+        other = apb.AttachSpillRequest(url="other", replace=True, timeout_ms=50)
+        for change in (d.admin.AttachSpill(other, timeout=DEADLINE_S),
+                       d.admin.DetachSpill(apb.DetachSpillRequest(), timeout=0.5)):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await change
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "another change" in str(refused.value.details())
+        store.go.set()
+        await first
+        assert await attach(d, "other") == 0, "the turn was given on"
 
     run(body, tmp_path)
 

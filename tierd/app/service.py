@@ -414,9 +414,9 @@ class Service:
         whether the URL may name files of this machine."""
         return await self._switch().attach(url, replace, deadline, files=files)
 
-    async def detach_spill(self) -> int:
+    async def detach_spill(self, deadline: float) -> int:
         """Uses no spill store from now on; returns the blocks that were forgotten."""
-        return await self._switch().detach()
+        return await self._switch().detach(deadline)
 
     def requested_bytes(self, tier: m.Tier) -> int:
         """What the settings ask for; 0 for a tier that is off."""

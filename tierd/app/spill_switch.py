@@ -7,7 +7,8 @@ the store that they began with, stores that run count as failed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import structlog
 
@@ -16,7 +17,7 @@ from tierd.app.mover import Mover
 from tierd.app.spill_slot import SpillSlot
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
-from tierd.core.errors import InvalidInput, Refused, SpillDown
+from tierd.core.errors import InvalidInput, Refused, SpillDown, Unavailable
 from tierd.core.messages import Done, SpillState
 from tierd.ports import SpillStore
 
@@ -43,10 +44,10 @@ class SpillSwitch:
         """Uses the store of a URL from now on, once it has answered; returns the blocks of the old one that were
         forgotten. `files`: whether the URL may name files of this machine.
 
-        Refused where one is attached and not `replace`, or none is and `replace`; InvalidInput, SpillDown: then
-        nothing has changed.
+        Refused where one is attached and not `replace`, or none is and `replace`; InvalidInput, SpillDown,
+        Unavailable: then nothing has changed.
         """
-        async with self._lock:
+        async with self._turn(deadline):
             if self.attached and not replace:
                 raise Refused("a spill store is attached already: detach it, or switch")
             if replace and not self.attached:
@@ -62,14 +63,27 @@ class SpillSwitch:
             log.info("spill_attached", store=repr(store), forgotten=forgotten)
             return forgotten
 
-    async def detach(self) -> int:
+    async def detach(self, deadline: float) -> int:
         """Uses none from now on; returns the blocks that were forgotten. Refused where none is attached."""
-        async with self._lock:
+        async with self._turn(deadline):
             if not self.attached:
                 raise Refused("no spill store is attached")
             forgotten = await self._exchange(None)
             log.info("spill_detached", forgotten=forgotten)
             return forgotten
+
+    @asynccontextmanager
+    async def _turn(self, deadline: float) -> AsyncIterator[None]:
+        """Waits for the change before this one. Unavailable when that takes until the deadline."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise Unavailable("another change of the spill store is under way") from None
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _store_of(self, url: str, files: bool) -> SpillStore:
         try:

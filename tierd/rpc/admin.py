@@ -121,7 +121,8 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
 
     @answers_errors
     async def DetachSpill(self, request: Any, context: Any) -> Any:
-        return pb.DetachSpillResponse(forgotten_blocks=await self._service.detach_spill())
+        deadline = deadline_of(context, SHORT_CALL_MS)
+        return pb.DetachSpillResponse(forgotten_blocks=await self._service.detach_spill(deadline))
 
     def _ids(self, request: Any) -> Any:
         return convert.identities(

@@ -201,15 +201,16 @@ class AdminServicer:
 
     def AttachSpill(self, request, context):
         """Uses another spill store from now on, once it has answered. What only the old one held is forgotten, and stays
-        there; what lies above is not touched. UNAVAILABLE when it does not answer, and nothing has changed. Not kept
-        over a restart, which goes by the settings.
+        there; what lies above is not touched. UNAVAILABLE when it does not answer, or another change takes too long, and
+        nothing has changed. Not kept over a restart, which goes by the settings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachSpill(self, request, context):
-        """Uses no spill store from now on; what only it held is forgotten.
+        """Uses no spill store from now on; what only it held is forgotten. UNAVAILABLE when another change takes until the
+        RPC's deadline, at most 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
