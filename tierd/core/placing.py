@@ -179,16 +179,16 @@ def _written(
 
     Their reservations and holds end with this: what becomes of the slots is the caller's.
     """
-    open_ = session.reservations
-    # A generation named twice is found once; what is not written by this command is put back.
-    taken = {place: open_.pop(number) for place, number in enumerate(generations.tolist()) if number in open_}
-    places = np.array(list(taken), np.int64)
-    tiers, rows, holds = np.array(list(taken.values()), np.int64).reshape(-1, 3).T
+    open_, numbers = session.reservations, generations.tolist()
+    known = [(place, *open_[number]) for place, number in enumerate(numbers) if number in open_]
+    places, tiers, rows, holds = np.array(known, np.int64).reshape(-1, 4).T
     same = state.catalog.words[rows] == words_of(ids)[places]
-    if not every(same) or not every(tiers == tier.tier):
-        mine = (tiers == tier.tier) & same.all(axis=1)
-        open_.update({int(generations[place]): taken[place] for place in places[~mine].tolist()})
+    if not every(same) or not every(tiers == tier.tier) or len(set(numbers)) < len(numbers):
+        mine = indices((tiers == tier.tier) & same.all(axis=1))
+        mine = np.sort(mine[np.unique(rows[mine], return_index=True)[1]])  # a slot named twice is written once
         places, rows, holds = places[mine], rows[mine], holds[mine]
+    for place in places.tolist():
+        del open_[numbers[place]]
     state.sessions.unhold(session, holds)
     return places, rows
 
