@@ -33,6 +33,8 @@ class HashIndex:
         self.buckets, self.words, self.salt = buckets, words, salt
         self.mask = len(buckets) - 1
         self.tombstones = 0
+        self._bucket_of = np.zeros(len(words), np.uint32)
+        """Where each row that is indexed stands."""
         self._scalar: Any = scalars(buckets)
         self._words: Any = scalars(words.reshape(-1))
 
@@ -72,7 +74,7 @@ class HashIndex:
         """
         pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
         if len(rows) <= SMALL_BATCH:
-            self._insert_few(rows.tolist(), bucket.tolist())
+            self._bucket_of[rows] = self._insert_few(rows.tolist(), bucket.tolist())
             return
         while len(pending):
             before = self.buckets[bucket]
@@ -80,36 +82,26 @@ class HashIndex:
             value = (pending + 1).astype(np.uint32)
             self.buckets[bucket[free]] = value[free]
             placed = self.buckets[bucket] == value
+            self._bucket_of[pending[placed]] = bucket[placed]
             self.tombstones -= int(np.count_nonzero(before[placed] == BUCKET_TOMBSTONE))
             pending, bucket = pending[~placed], (bucket[~placed] + 1) & self.mask
 
     def remove(self, rows: I64Array) -> None:
-        """Takes out rows that are indexed, while their identities still stand."""
-        pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
-        if len(rows) <= SMALL_BATCH:
-            self._remove_few(rows.tolist(), bucket.tolist())
-            return
-        while len(pending):
-            found = self.buckets[bucket] == (pending + 1).astype(np.uint32)
-            self.buckets[bucket[found]] = BUCKET_TOMBSTONE
-            pending, bucket = pending[~found], (bucket[~found] + 1) & self.mask
+        """Takes out rows that are indexed."""
+        self.buckets[self._bucket_of[rows]] = BUCKET_TOMBSTONE
         self.tombstones += len(rows)
 
-    def _insert_few(self, rows: list[int], starts: list[int]) -> None:
+    def _insert_few(self, rows: list[int], starts: list[int]) -> list[int]:
+        """Returns the bucket that each row came into."""
         buckets, mask = self._scalar, self.mask
+        taken = list[int]()
         for row, bucket in zip(rows, starts, strict=True):
             while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
                 bucket = (bucket + 1) & mask
             self.tombstones -= entry == BUCKET_TOMBSTONE
             buckets[bucket] = row + 1
-
-    def _remove_few(self, rows: list[int], starts: list[int]) -> None:
-        buckets, mask = self._scalar, self.mask
-        for row, bucket in zip(rows, starts, strict=True):
-            while buckets[bucket] != row + 1:
-                bucket = (bucket + 1) & mask
-            buckets[bucket] = BUCKET_TOMBSTONE
-        self.tombstones += len(rows)
+            taken.append(bucket)
+        return taken
 
     def rebuild(self, rows: I64Array) -> None:
         """Starts over with exactly these rows."""
