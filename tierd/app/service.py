@@ -189,7 +189,7 @@ class Service:
             await self._settle(reply, m.Reserved.PENDING, lambda left: ask(blocks.take(left), True), deadline)
             kept = True
         finally:
-            granted = np.flatnonzero(reply.outcomes == m.Reserved.GRANTED)
+            granted = np.flatnonzero(reply.outcomes == m.Reserved.GRANTED.value)
             undo = m.Abort(session, blocks.ids[granted], reply.generations[granted], tier)
             kept = kept and calls.took(call, undo)
             if kept:
@@ -244,7 +244,7 @@ class Service:
             command = m.Acquire(session, blocks.take(left), sequence, reply.lease, retry=True, device=device)
             rest = self.writer.ask(command, m.AcquireReply)
             # It was known a moment ago, so what is a miss now was lost on its way up.
-            rest.outcomes[rest.outcomes == m.Acquired.MISS] = m.Acquired.LOST
+            rest.outcomes[rest.outcomes == m.Acquired.MISS.value] = m.Acquired.LOST
             reply.lease = rest.lease or reply.lease
             return rest
 
@@ -254,7 +254,7 @@ class Service:
             kept = True
         finally:
             kept = kept and calls.took(call, m.Release(session, (reply.lease,)) if reply.lease else None)
-            nothing = not (reply.outcomes == m.Acquired.LEASED).any()
+            nothing = not (reply.outcomes == m.Acquired.LEASED.value).any()
             if reply.lease and (nothing or not kept):
                 self.give_back_lease(session, reply.lease)
                 reply.lease = 0

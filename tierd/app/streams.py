@@ -62,7 +62,7 @@ async def put(
             order.session, order.blocks, order.tier, order.sequence, deadline, priority=order.priority
         )
         outcomes = reply.outcomes.copy()
-        granted = np.flatnonzero(outcomes == m.Reserved.GRANTED)
+        granted = np.flatnonzero(outcomes == m.Reserved.GRANTED.value)
         try:
             if len(granted):
                 await _receive(service, session, order, reply, outcomes, whole_blocks(chunks, len(outcomes), size))
@@ -149,7 +149,7 @@ async def get(
         try:
             yield GetHead(reply, size)
             together: list[bytes] = []
-            for index in np.flatnonzero(reply.outcomes == m.Acquired.LEASED):
+            for index in np.flatnonzero(reply.outcomes == m.Acquired.LEASED.value):
                 _go_on(state)
                 tier, address = m.Tier(int(reply.tiers[index])), int(reply.addresses[index])
                 data = await service.mover.read(tier, address, size)

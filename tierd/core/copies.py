@@ -56,11 +56,12 @@ TRANSITIONS = {
 _NEXT = np.full((len(Event), 3), _ILLEGAL, np.uint8)
 for (_state, _event), _after in TRANSITIONS.items():
     _NEXT[_event, _state] = _after
+_NEXT_OF = list(_NEXT)
 
 
 def advance(states: NDArray[np.uint8], event: Event) -> NDArray[np.uint8]:
     """States after an event. IllegalTransition, and nothing is returned, when one has no such event."""
-    after: NDArray[np.uint8] = _NEXT[event, states]
+    after: NDArray[np.uint8] = _NEXT_OF[event][states]
     if some(after == _ILLEGAL):
         raise IllegalTransition(f"{event.name} on a copy in state {states[after == _ILLEGAL][0]}")
     return after

@@ -28,6 +28,8 @@ from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
 from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, words_of
 
+# Members of an enum stand beside arrays by their `value`: numpy takes five times as long over the member itself.
+
 
 def reserve(state: State, command: Reserve) -> ReserveReply:
     session = state.sessions.get(command.session)
@@ -39,7 +41,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     wanted = indices(outcomes == 0)
     state.sessions.room_to_hold(session, len(wanted))
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
-    exists = indices(outcomes == Reserved.EXISTS)
+    exists = indices(outcomes == Reserved.EXISTS.value)
     if len(exists):
         if len(set(rows[exists].tolist())) < len(exists):
             exists = exists[np.unique(rows[exists], return_index=True)[1]]
@@ -60,7 +62,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     if len(granted):
         reply.addresses[granted] = addresses[: len(granted)]
         reply.generations[granted] = _hand_out(state, session, tier, rows[granted], addresses[: len(granted)])
-    if room.waiting and some(outcomes == Reserved.PENDING):
+    if room.waiting and some(outcomes == Reserved.PENDING.value):
         reply.waiting = tuple(sorted(room.waiting))
     return reply
 
@@ -110,7 +112,8 @@ def _known_outcomes(state: State, tier: TierState, ids: U8Array, rows: I64Array)
             copies = state.tiers[number].copies
             ready |= copies.ready(rows) if number == tier.tier else copies.own(rows)
             filling |= copies.state[rows] == STATE_FILLING
-    outcomes[known & filling] = Reserved.BUSY
+    if some(filling):
+        outcomes[known & filling] = Reserved.BUSY
     outcomes[known & ready] = Reserved.EXISTS
     mark_duplicates(ids, outcomes)
     return outcomes
@@ -167,7 +170,7 @@ def commit(state: State, command: Commit) -> Outcomes:
     state.publish(tier, rows, ordered=False)
     if not count_accesses(state, sequence, command.ids[places], rows):
         state.reorder(rows)
-    outcomes = np.full(len(command.ids), Committed.STALE, np.int8)
+    outcomes = np.full(len(command.ids), Committed.STALE.value, np.int8)
     outcomes[places] = Committed.COMMITTED
     return Outcomes(outcomes)
 
@@ -201,13 +204,14 @@ def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -
     for other in others:
         in_use = (other.copies.leases[rows] > 0) | (other.copies.moves[rows] > 0)
         kept &= ~(_differs(state, other, rows, checksums) & in_use)
-    if not every(kept):
+    if others:
         state.abandon(tier, rows[~kept])
     for other in others:
         state.drop(other, rows[kept & _differs(state, other, rows, checksums)])
-    rows = rows[kept]
+    if others:
+        rows, checksums = rows[kept], checksums[kept]
     with state.catalog.writing(rows):
-        state.catalog.checksum[rows] = checksums[kept]
+        state.catalog.checksum[rows] = checksums
     return kept
 
 

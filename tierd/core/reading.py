@@ -88,13 +88,13 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
         command.lease,
     )
     _lease_ready(state, session, rows, reply, state.readable(device=command.device))
-    leased = indices(reply.outcomes == Acquired.LEASED)
+    leased = indices(reply.outcomes == Acquired.LEASED.value)
     if len(leased):
         leased = leased[np.unique(rows[leased], return_index=True)[1]]
         prefer(state, rows[leased], sequence.priority if sequence else Priority.UNSPECIFIED)
         count_accesses(state, sequence, blocks.ids[leased], rows[leased])
     _bring_rest(state, blocks, rows, reply)
-    state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS))
+    state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS.value))
     return reply
 
 
@@ -103,7 +103,7 @@ def _lease_ready(
 ) -> None:
     """Pins what lies in a readable tier, in the fastest that has it."""
     for tier in readable:
-        places = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED) & tier.copies.own(rows))
+        places = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED.value) & tier.copies.own(rows))
         if not len(places):
             continue
         mine = rows[places]
@@ -130,7 +130,7 @@ def _add_to_lease(
 
 def _bring_rest(state: State, blocks: Ids, rows: I64Array, reply: AcquireReply) -> None:
     """Begins to promote what lies lower, and says of the rest why it cannot be read now."""
-    rest = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED))
+    rest = indices((rows != NO_ROW) & (reply.outcomes != Acquired.LEASED.value))
     if not len(rest):
         return
     reply.outcomes[rest] = Acquired.PENDING

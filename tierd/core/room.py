@@ -46,11 +46,13 @@ def obtain(
     room = had or Room(tier.copies.allocate(size, count))
     if len(room.addresses) == count or not tier.copies.fits(size):
         return room
-    state.pin(guard)
+    state.guard(guard)
     try:
         _evict_for(state, tier, size, count, room)
     finally:
-        state.unpin(np.concatenate([guard, *room.stuck]) if room.stuck else guard)
+        state.unguard(guard)
+        if room.stuck:
+            state.unpin(np.concatenate(room.stuck))
     if len(room.addresses) < count:
         room.waiting |= {op for op, move in state.moves.items() if move.chosen and move.source == tier.tier}
     return room
@@ -191,7 +193,7 @@ def _shed(state: State, tier: TierState, rows: I64Array) -> tuple[I64Array, bool
 def free_rows(state: State, wanted: int, guard: I64Array) -> None:
     """Makes room in the catalog, as far as it can: forgets what others stored, then drops blocks from the lowest
     tier up, first those that have one copy, then those that have more, which take a row as well."""
-    state.pin(guard)
+    state.guard(guard)
     try:
         wanted -= _forget_loans(state, wanted)
         wanted -= forget_found(state, wanted)
@@ -199,7 +201,7 @@ def free_rows(state: State, wanted: int, guard: I64Array) -> None:
             for tier in reversed(state.tiers.values()):
                 wanted -= _drop_blocks(state, tier, wanted, able)
     finally:
-        state.unpin(guard)
+        state.unguard(guard)
 
 
 def _forget_loans(state: State, wanted: int) -> int:

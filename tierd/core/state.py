@@ -284,6 +284,14 @@ class State:
         np.subtract.at(self.pins, rows, 1)
         self._put_back(rows[self.pins[rows] == 0])
 
+    def guard(self, rows: I64Array) -> None:
+        """These are no victims until `unguard`. `rows` may hold a row several times: it is pinned once."""
+        self.pins[rows] += 1
+
+    def unguard(self, rows: I64Array) -> None:
+        self.pins[rows] -= 1
+        self._put_back(rows[self.pins[rows] == 0])
+
     def _put_back(self, rows: I64Array) -> None:
         for tier in self.tiers.values():
             if some(tier.victims.out[rows]):

@@ -102,8 +102,8 @@ class Requests:
         reserve = Reserve(_SESSION, Ids(0, 0, ids, chain=True), BLOCK_BYTES)
         reserved = self.engine.step(reserve, now).reply
         assert isinstance(reserved, ReserveReply)
-        self._count(reserved.outcomes == Reserved.EXISTS)
-        granted = indices(reserved.outcomes == Reserved.GRANTED)
+        self._count(reserved.outcomes == Reserved.EXISTS.value)
+        granted = indices(reserved.outcomes == Reserved.GRANTED.value)
         if len(granted):
             checksums = np.zeros(len(granted), np.uint64)
             self.engine.step(Commit(_SESSION, ids[granted], reserved.generations[granted], checksums), now)
