@@ -84,8 +84,8 @@ class EngineSettings:
     policy: str = "lrfu"
     clock: str = "request"
     steps_per_second: float = 10.0
-    max_moves: int = 64
-    max_held: int = 65_536
+    max_moves: int = 256
+    max_held: int = 16_384
     max_sequences: int = 4_096
     spill_grace_s: float = 60.0
     pin_share: float = 0.5
