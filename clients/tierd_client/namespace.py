@@ -157,7 +157,7 @@ class NamespaceRoutines:
         """
         ids = self.identities(ids)
         size = self.block_bytes(ids)
-        blocks = source_of(flat_blocks(tensors, len(ids), size), "tensors")
+        source = source_of(flat_blocks(tensors, len(ids), size), "tensors")
         target, name, wait = tier_of(tier), self.sequence_name(ids, sequence), Deadline.of(timeout_s)
         worth = said(Priority, priority, "priority")
 
@@ -166,7 +166,7 @@ class NamespaceRoutines:
             outcomes: list[PutOutcome] = []
             for start, part in batches(ids, transfer.batch_ids(size)):
                 batch = replace(await self.batch(session, part, name), priority=worth)
-                outcomes += await transfer.put(batch, blocks[start : start + len(part)], target, wait)
+                outcomes += await transfer.put(batch, source.part(start, start + len(part)), target, wait)
             return outcomes
 
         return await self.make(store, timeout_s)

@@ -7,19 +7,32 @@ returns when its copies are done: no event of it is left to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
+from tierd_client.checks import checksum_of
 from tierd_client.errors import InvalidArgument
 from tierd_client.format import U8Array
 
 DEPTH = 2
 """Staging buffers of one call."""
 
-Blocks = Sequence[U8Array]
-"""Blocks to be stored. One of a GPU is there until the next one is asked for."""
+
+class Source(Protocol):
+    """Where blocks are stored from, by their index in the call."""
+
+    def __len__(self) -> int: ...
+
+    def part(self, start: int, end: int) -> Source:
+        """The blocks from `start` to before `end`."""
+
+    def fill(self, indices: Sequence[int], slots: Sequence[U8Array]) -> list[int]:
+        """Copies the blocks at `indices` into slots of their size, one each; their checksums."""
+
+    def host(self) -> list[U8Array]:
+        """All blocks at once in host memory; copies of those that are not there in one piece."""
 
 
 class Sink(Protocol):
@@ -100,10 +113,10 @@ def copier_of(device: Any, name: str) -> Copier:
         raise InvalidArgument(f"{name}: on {device}, which is not there ({error})") from error
 
 
-def source_of(blocks: list[Any], name: str) -> Blocks:
+def source_of(blocks: list[Any], name: str) -> Source:
     """Blocks (payload.flat_blocks) to be stored. InvalidArgument for several devices in one call."""
     device = _device_of(blocks, name)
-    return blocks if device is None else DeviceSource(blocks, copier_of(device, name))
+    return HostSource(blocks) if device is None else DeviceSource(blocks, copier_of(device, name))
 
 
 def sink_of(blocks: list[Any], name: str) -> Sink:
@@ -112,11 +125,6 @@ def sink_of(blocks: list[Any], name: str) -> Sink:
     if device is None:
         return HostSink(blocks.__getitem__)
     return DeviceSink(blocks.__getitem__, copier_of(device, name))
-
-
-def on_host(blocks: Blocks) -> list[U8Array]:
-    """All blocks at once in host memory; a copy of those of a GPU."""
-    return [block.copy() for block in blocks] if isinstance(blocks, DeviceSource) else list(blocks)
 
 
 def _device_of(blocks: list[Any], name: str) -> Any:
@@ -157,8 +165,27 @@ class _Staging:
             self._started[index % DEPTH] = None
 
 
-class DeviceSource(Sequence[U8Array]):
-    """Blocks of a device. Asked for one after the other, the next one is on its way meanwhile."""
+class HostSource:
+    """Blocks in host memory."""
+
+    def __init__(self, blocks: list[U8Array]) -> None:
+        self._blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def part(self, start: int, end: int) -> HostSource:
+        return HostSource(self._blocks[start:end])
+
+    def fill(self, indices: Sequence[int], slots: Sequence[U8Array]) -> list[int]:
+        return [_filled(slot, self._blocks[index]) for index, slot in zip(indices, slots, strict=True)]
+
+    def host(self) -> list[U8Array]:
+        return self._blocks
+
+
+class DeviceSource:
+    """Blocks of a device. While the CPU has one, the next one is on its way."""
 
     def __init__(self, tensors: list[Any], copier: Copier) -> None:
         self._tensors = tensors
@@ -168,21 +195,22 @@ class DeviceSource(Sequence[U8Array]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    @overload
-    def __getitem__(self, index: int) -> U8Array: ...
-    @overload
-    def __getitem__(self, index: slice) -> DeviceSource: ...
-    def __getitem__(self, index: int | slice) -> U8Array | DeviceSource:
-        if isinstance(index, slice):
-            return DeviceSource(self._tensors[index], self._staging.copier)
+    def part(self, start: int, end: int) -> DeviceSource:
+        return DeviceSource(self._tensors[start:end], self._staging.copier)
+
+    def fill(self, indices: Sequence[int], slots: Sequence[U8Array]) -> list[int]:
+        return [_filled(slot, self.block(index)) for index, slot in zip(indices, slots, strict=True)]
+
+    def host(self) -> list[U8Array]:
+        return [self.block(index).copy() for index in range(len(self))]
+
+    def block(self, index: int) -> U8Array:
+        """One block, there until another one is asked for."""
         for wanted in (index, index + 1):
             self._fetch(wanted)
         self._staging.wait(index)
         block: U8Array = self._staging.buffer(index, 0).numpy()
         return block
-
-    def __iter__(self) -> Iterator[U8Array]:
-        return (self[index] for index in range(len(self)))
 
     def _fetch(self, index: int) -> None:
         if index >= len(self) or self._held[index % DEPTH] == index:
@@ -191,6 +219,12 @@ class DeviceSource(Sequence[U8Array]):
         buffer = self._staging.buffer(index, tensor.numel())
         self._staging.started(index, self._staging.copier.start(buffer, tensor))
         self._held[index % DEPTH] = index
+
+
+def _filled(slot: U8Array, block: U8Array) -> int:
+    np.copyto(slot, block)
+    # Of the source, not of the slot: a wrong write is then found out, not sealed.
+    return checksum_of(block)
 
 
 class HostSink:

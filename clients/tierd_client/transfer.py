@@ -23,7 +23,7 @@ from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of,
 from tierd_client.routine import Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
-from tierd_client.staging import Blocks, Sink, on_host
+from tierd_client.staging import Sink, Source
 from tierd_client.v1 import blocks_pb2
 
 CHUNK_BYTES = 1 << 20
@@ -43,7 +43,7 @@ class Transfer(Protocol):
         """Most identities of one batch."""
 
     async def put(
-        self, batch: Batch, blocks: Blocks, tier: Tier | None, wait: Deadline,
+        self, batch: Batch, source: Source, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         """Stores blocks; what it calls STORED is committed."""
 
@@ -73,7 +73,7 @@ class SharedTransfer:
         return self._session.batch_ids
 
     async def put(
-        self, batch: Batch, blocks: Blocks, tier: Tier | None, wait: Deadline,
+        self, batch: Batch, source: Source, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         with self._session.hold():
             reply = await self._reserve(batch, tier, wait)
@@ -84,7 +84,7 @@ class SharedTransfer:
                 for i, outcome in enumerate(reply.outcomes) if outcome == GRANTED
             ]
             if grants:
-                await self._write(batch, blocks, grants, reply.tier, outcomes)
+                await self._write(batch, source, grants, reply.tier, outcomes)
             return outcomes
 
     async def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
@@ -97,12 +97,12 @@ class SharedTransfer:
         return reply
 
     async def _write(
-        self, batch: Batch, blocks: Blocks, grants: list[Grant], tier: Any,
+        self, batch: Batch, source: Source, grants: list[Grant], tier: Any,
         outcomes: list[PutOutcome],
     ) -> None:
         """Fills and commits slots. On an error all are given back; those that were committed stay so."""
         try:
-            checksums = await Work(lambda: [self._fill(grant.address, blocks[grant.index]) for grant in grants])
+            checksums = await Work(lambda: self._fill(batch.block_bytes, source, grants))
             committed = await self._commit(batch, grants, checksums, tier)
         except BaseException:
             with contextlib.suppress(TierdClientError):
@@ -122,11 +122,10 @@ class SharedTransfer:
         outcomes: Sequence[int] = reply.outcomes
         return outcomes
 
-    def _fill(self, address: int, block: U8Array) -> int:
-        slot = self._memory.writable(address, block.size, Deadline(self._session.rpc_timeout_s))
-        np.copyto(slot, block)
-        # Of the source, not of the slot: a wrong write is then found out, not sealed.
-        return checksum_of(block)
+    def _fill(self, block_bytes: int, source: Source, grants: list[Grant]) -> list[int]:
+        deadline = Deadline(self._session.rpc_timeout_s)
+        slots = [self._memory.writable(grant.address, block_bytes, deadline) for grant in grants]
+        return source.fill([grant.index for grant in grants], slots)
 
     async def _abort(self, batch: Batch, grants: list[Grant], tier: Any) -> None:
         ids, generations = _named(batch, grants)
@@ -177,9 +176,9 @@ class StreamTransfer:
         return max(1, min(self._session.batch_ids, STREAM_BATCH_BYTES // block_bytes))
 
     async def put(
-        self, batch: Batch, blocks: Blocks, tier: Tier | None, wait: Deadline,
+        self, batch: Batch, source: Source, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
-        host = await Work(lambda: on_host(blocks))
+        host = await Work(source.host)
         checksums = await Work(lambda: [checksum_of(block) for block in host])
         header = blocks_pb2.PutHeader(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
@@ -233,7 +232,7 @@ def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:
     return b"".join(batch.id(grant.index) for grant in grants), [grant.generation for grant in grants]
 
 
-def _messages(header: Any, blocks: Blocks) -> Iterator[Any]:
+def _messages(header: Any, blocks: Sequence[U8Array]) -> Iterator[Any]:
     """The messages of a Put: small blocks share one, large ones are cut. An error in here would leave grpc's
     thread silent and the call hanging to its deadline: nothing in it may raise."""
     yield blocks_pb2.PutRequest(header=header)

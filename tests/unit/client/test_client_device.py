@@ -111,10 +111,10 @@ def test_blocks_of_a_device_are_fetched_ahead() -> None:
     source = staging.source_of(flat, "tensors")
     copier = LazyCopier.made[-1]
     for index in (0, 1, 3, 3, 6, 2):
-        assert (source[index] == index).all()
+        assert (source.block(index) == index).all()
         assert copier.pending == (1 if index + 1 < BLOCKS and index != 2 else copier.pending)
-    assert [int(block[0]) for block in source] == list(range(BLOCKS))
-    assert [int(block[0]) for block in source[2:4]] == [2, 3]
+    assert [int(block[0]) for block in source.host()] == list(range(BLOCKS))
+    assert [int(block[0]) for block in source.part(2, 4).host()] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_host_memory_is_not_staged() -> None:
     """Blocks in host memory are given as they are."""
     memory = np.zeros(2 * SIZE, np.uint8)
     blocks = flat_blocks(memory, 2, SIZE)
-    assert staging.source_of(blocks, "tensors") is blocks
+    assert staging.source_of(blocks, "tensors").host() is blocks
     sink = staging.sink_of(writable_blocks(memory, 2, SIZE), "buffers")
     sink.begin(1)[:] = 5
     sink.ready()
