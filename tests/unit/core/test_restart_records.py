@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_driver import SESSION, Driver, ids_of
+from engine_driver import BLOCK, SESSION, Driver, ids_of
 
 from tierd.core import messages as m
 from tierd.core.engine import Tables
@@ -84,3 +84,19 @@ def test_a_lower_limit_of_the_spill_tier_holds_from_the_start() -> None:
     driver = restarted(tables, 2, spill=2)
     assert driver.present(m.Tier.SPILL) == [4, 5]
     assert len(driver.unlinked) == 4
+
+
+def test_holds_that_overlap_take_a_place_once() -> None:
+    """Of two holds of a survivor over the same bytes one is kept aside; the start goes on, and its place is free
+    again when the session ends."""
+    tables = Tables.private(64)
+    driver = restarted(tables, 4)
+    driver.reserve(ids_of([0, 1]))
+    sessions = tables.sessions
+    held = sessions["hold_session"].nonzero()[0]
+    sessions["hold_bytes"][held[sessions["hold_address"][held].argmin()]] = 2 * BLOCK
+    again = Driver(4, tables=tables, survivors=frozenset([SESSION]))
+    assert again.engine.state.tiers[m.Tier.HOST].copies.quarantined == 2 * BLOCK
+    again.step(m.EndSession(SESSION, settled=True))
+    again.step(m.OpenSession(SESSION))
+    assert again.put(range(4)) == [m.Reserved.GRANTED] * 4
