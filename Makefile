@@ -3,7 +3,7 @@
 # make test    env, then everything the check runs: ruff, mypy, stubs, pytest
 # make proto   regenerates the stubs in clients/tierd_client/v1
 # make docs    regenerates docs/settings.md and docs/metrics.md from the code
-# make bench   prints the benchmarks as JSON; BENCH="evict_flat" for some of them
+# make bench   env, then `tierd bench`; BENCH="spill" for some of it
 # make mutants draws 60 mutants of the core by a seed and says which the tests kill
 # make clean   removes .venv and all caches
 
@@ -69,7 +69,7 @@ docs: env
 	done
 
 bench: env
-	$(BIN)/python tests/bench $(BENCH)
+	$(BIN)/tierd bench $(BENCH)
 
 mutants: env
 	$(BIN)/python tests/mutation/mutate.py --count $(COUNT) --seed $(SEED)

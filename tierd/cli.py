@@ -6,9 +6,12 @@ its name, its one-line help and where it is.
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import typer
 
@@ -31,6 +34,7 @@ COMMANDS = {
     "doctor": ("tierd.console.doctor:doctor", "Whether this machine has what the daemon needs."),
     "size": ("tierd.console.size:size_command", "Bytes of a model's blocks, and what a tier holds of it."),
     "sim": ("tierd.sim.command:sim", "Replay a trace through the policies."),
+    "bench": ("tierd.bench.command:bench", "How near to the limits of this machine it works."),
     "demo": ("tierd.demo.command:demo", "See it at work on this machine."),
 }
 
@@ -80,6 +84,20 @@ def main() -> None:
     except _expected() as error:
         typer.echo(f"tierd: {error}{_advice(error)}", err=True)
         sys.exit(EXIT_ERROR)
+
+
+@contextmanager
+def terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C, so that a command's children and directories go."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _advice(error: Exception) -> str:

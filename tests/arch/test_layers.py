@@ -24,7 +24,10 @@ ABOVE: dict[str, set[str]] = {
     "wiring": {"core", "ports", "app", "adapters", "rpc", "web", "settings"},
     "doctor": {"core", "adapters", "settings"},
     "console": {"core", "app", "adapters", "cli", "doctor", "config", "places", "settings", "wiring"},
-    "demo": {"core", "adapters", "places", "cli", "wiring"},
+    "leash": set(),
+    "children": {"core"},
+    "demo": {"core", "adapters", "places", "cli", "wiring", "children"},
+    "bench": {"core", "adapters", "rpc", "sim", "settings", "cli", "children"},
     "cli": {"core"},
 }
 """What each part of tierd may import of tierd, beside itself."""
@@ -41,10 +44,10 @@ CLIENT_MODULES: dict[str, set[str]] = {
     "cli": {"errors"},
 }
 """What the daemon takes from the client's distribution: definitions that both sides must share, no behaviour.
-`console` and `demo` are users of the client and may take all of it."""
+`console`, `demo`, `bench` and `children` are users of the client and may take all of it."""
 
 CONFINED: dict[str, tuple[str, ...]] = {
-    "grpc": ("tierd/rpc/*", "clients/tierd_client/*"),
+    "grpc": ("tierd/rpc/*", "tierd/bench/*", "clients/tierd_client/*"),
     "grpc_health": ("tierd/rpc/*",),
     "grpc_reflection": ("tierd/rpc/*",),
     "google": ("tierd/rpc/*", "clients/tierd_client/*"),
@@ -63,11 +66,14 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("tierd/web/*",),
     "starlette": ("tierd/web/*",),
     "uvicorn": ("tierd/web/*",),
-    "uvloop": ("tierd/wiring.py",),
-    "typer": ("tierd/cli.py", "tierd/console/*", "tierd/sim/command.py", "tierd/demo/command.py"),
+    "uvloop": ("tierd/wiring.py", "tierd/bench/echo.py"),
+    "typer": (
+        "tierd/cli.py", "tierd/console/*", "tierd/sim/command.py", "tierd/demo/command.py",
+        "tierd/bench/command.py",
+    ),
     "rich": (
         "tierd/console/*", "tierd/sim/command.py", "tierd/sim/report.py", "tierd/demo/command.py",
-        "tierd/demo/report.py",
+        "tierd/demo/report.py", "tierd/bench/command.py", "tierd/bench/report.py",
     ),
     "pytest": ("tierd/testing/*",),
 }
@@ -132,7 +138,7 @@ def test_daemon_takes_definitions_from_the_client() -> None:
 
     def wrong(path: Path, one: Import) -> bool:
         own, module = part_of_file(path), part_of(one.module)
-        user = own in ("console", "demo")
+        user = own in ("console", "demo", "bench", "children")
         return one.package == "tierd_client" and not user and module not in CLIENT_MODULES.get(own, set())
 
     assert not strays(MODULES, wrong)

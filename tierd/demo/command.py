@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from tierd.cli import terminated_as_interrupt
 from tierd.demo.model import SYNTHETIC, Kind, ModelSource, find_model, tokenizer_of
 from tierd.demo.report import Result, show
 from tierd.demo.rounds import CONVERSATIONS, STEPS, Plot
@@ -28,7 +28,7 @@ def demo(
 
     Status 0 when every byte, record and logit came out as it must, else 1.
     """
-    with _bar() as (bar, task), _terminated_as_interrupt():
+    with _bar() as (bar, task), terminated_as_interrupt():
         result = _run(synthetic, bar, task)
     if as_json:
         typer.echo(result.as_json())
@@ -81,16 +81,3 @@ def _bar() -> Iterator[tuple[Progress, TaskID]]:
     with bar:
         yield bar, bar.add_task("looking for a model", total=None)
 
-
-@contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that the stage is cleared."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -21,14 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from tierd.adapters.spill_embedded import EmbeddedValkey
+from tierd.children import DaemonChild, short_temporary_directory, stop, tail
 from tierd.core.errors import TierdError
 from tierd.demo.channel import Channel, ChannelClosed
 from tierd.demo.model import ModelSource
-from tierd_client import Client
-from tierd_client.errors import Unavailable
 
-READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 25.0
 LOAD_TIMEOUT_S = 180.0
 """For a worker to import torch and load its model on a busy machine."""
 PROMPT_TIMEOUT_S = 120.0
@@ -38,9 +34,6 @@ CATALOG_ROWS = 1024
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_SPARE_BYTES = 4 * 2**20
 """Shared memory is used when it has so much more free than the tiers take; else the file system is."""
-LOG_LINES = 15
-TEMPORARY_PATH_BYTES_MAX = 60
-"""Of the 107 of a socket's path; the rest is for `tierd-demo-xxxxxxxx/spill/valkey.sock` and the like."""
 
 
 class DemoFailed(TierdError):
@@ -72,7 +65,7 @@ class WorkerHandle:
         with self._explained():
             message = self.channel.receive(timeout_s)
         if "error" in message:
-            raise DemoFailed(f"worker {self.name}: {message['error']}\n{_tail(self.log)}")
+            raise DemoFailed(f"worker {self.name}: {message['error']}\n{tail(self.log)}")
         return message
 
     @contextmanager
@@ -80,7 +73,7 @@ class WorkerHandle:
         try:
             yield
         except (ChannelClosed, TimeoutError) as error:
-            raise DemoFailed(f"worker {self.name}: {error}\n{_tail(self.log)}") from error
+            raise DemoFailed(f"worker {self.name}: {error}\n{tail(self.log)}") from error
 
 
 class Stage:
@@ -88,14 +81,13 @@ class Stage:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._daemon: subprocess.Popen[bytes] | None = None
-        self._daemon_command: list[str] = []
+        self._daemon: DaemonChild | None = None
         self.state_dir = Path()
         self.spill_url = ""
 
     def __enter__(self) -> Stage:
         with ExitStack() as stack:
-            made = tempfile.mkdtemp(prefix="tierd-demo-", dir=_short_directory())
+            made = tempfile.mkdtemp(prefix="tierd-demo-", dir=short_temporary_directory())
             self.state_dir = Path(made)
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             self._stack = stack.pop_all()
@@ -118,16 +110,13 @@ class Stage:
 
     def start_daemon(self, sizes: Sizes) -> None:
         """Starts it for the first time and waits until it answers."""
-        shm_dir = self._shared_memory(sizes)
-        self._daemon_command = [
-            sys.executable, "-m", "tierd.demo.leash", str(os.getpid()),
-            sys.executable, "-m", "tierd.cli", "serve",
-            "--state-dir", str(self.state_dir / "state"), "--listen", self.server,
-            "--shm-dir", str(shm_dir), "--spill", self.spill_url, "--catalog-rows", str(CATALOG_ROWS),
-            "--hbm-bytes", str(sizes.hbm_bytes), "--host-bytes", str(sizes.host_bytes),
-        ]
-        self._stack.callback(self._stop_daemon)
-        self.restart_daemon()
+        settings = {
+            "listen": self.server, "shm_dir": self._shared_memory(sizes), "spill": self.spill_url,
+            "catalog_rows": CATALOG_ROWS, "hbm_bytes": sizes.hbm_bytes, "host_bytes": sizes.host_bytes,
+        }
+        self._daemon = DaemonChild(self.state_dir / "state", self.state_dir / "daemon.log", settings)
+        self._stack.callback(self._daemon.stop)
+        self._daemon.start()
 
     def _shared_memory(self, sizes: Sizes) -> Path:
         """A directory of the demo's own, so that whatever the daemon leaves in it can be removed."""
@@ -139,37 +128,15 @@ class Stage:
         return made
 
     def restart_daemon(self) -> None:
-        log = self.state_dir / "daemon.log"
-        with log.open("ab") as out:
-            # A session of its own: Ctrl-C reaches the demo alone, which stops the others in order.
-            self._daemon = subprocess.Popen(
-                self._daemon_command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-                env=_without_settings(os.environ),
-            )
-        self._wait_ready(self._daemon, log)
-
-    def _wait_ready(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                raise DemoFailed(f"the daemon ended with status {process.returncode}\n{_tail(log)}")
-            try:
-                with Client(self.server, name="demo") as client:
-                    client.admin.occupancy()
-                return
-            except Unavailable:
-                time.sleep(0.05)
-        raise DemoFailed(f"the daemon was not ready within {READY_TIMEOUT_S:.0f} s\n{_tail(log)}")
+        self._the_daemon().start()
 
     def kill_daemon(self) -> None:
         """SIGKILL, and waits for the end."""
-        if self._daemon is not None:
-            self._daemon.kill()
-            self._daemon.wait(STOP_TIMEOUT_S)
+        self._the_daemon().kill()
 
-    def _stop_daemon(self) -> None:
-        if self._daemon is not None:
-            _stop(self._daemon, STOP_TIMEOUT_S)
+    def _the_daemon(self) -> DaemonChild:
+        assert self._daemon is not None, "start_daemon comes first"
+        return self._daemon
 
     # --- workers --------------------------------------------------------------------------------------
 
@@ -186,43 +153,14 @@ class Stage:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
                 pass_fds=[theirs.fileno()], env=_one_thread(os.environ, self.state_dir),
             )
-        self._stack.callback(_stop, process, STOP_TIMEOUT_S)
+        self._stack.callback(stop, process)
         worker = WorkerHandle(name, process, Channel(ours), log)
         self._stack.callback(worker.channel.close)
         worker.send({"source": asdict(source)})
         return worker
 
 
-def _short_directory() -> str:
-    """Where temporary files go, unless the paths of sockets in it would be longer than the kernel takes."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= TEMPORARY_PATH_BYTES_MAX else "/tmp"
-
-
-def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The demo's daemon is set by its flags alone."""
-    return {name: value for name, value in environ.items() if not name.startswith("TIERD_")}
-
-
 def _one_thread(environ: Mapping[str, str], temporary: Path) -> dict[str, str]:
     """For a worker: no network, one thread each, and temporary files (torch makes some) where they are removed."""
     return {**environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(temporary)}
 
-
-def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """SIGTERM, then SIGKILL for one that does not end."""
-    if process.poll() is None:
-        process.terminate()
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(timeout_s)
-
-
-def _tail(log: Path) -> str:
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(f"  | {line}" for line in lines[-LOG_LINES:])

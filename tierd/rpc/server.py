@@ -48,7 +48,7 @@ _NAMES = (
     admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
 )
 
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # a second daemon on the port must fail, not share it
@@ -79,7 +79,7 @@ class RpcServer:
         over_tcp = any(not address.startswith(UNIX_PREFIX) for address in addresses)
         arriving = [Arriving(request_within_s)] if over_tcp else []
         self._server = grpc.aio.server(
-            options=_OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max,
+            options=OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max,
             interceptors=[Measured(service.measures), *([access] if access else []), *arriving],
         )
         self._health = health_aio.HealthServicer()

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tierd.children import ChildFailed
 from tierd.demo import stage
 from tierd.demo.model import SYNTHETIC, Kind, ModelSource
 from tierd.demo.stage import DemoFailed, Sizes, Stage
@@ -42,7 +43,7 @@ def test_a_daemon_that_cannot_start_is_told_with_its_words() -> None:
     """A refused setting ends the demo at once, with the daemon's own sentence."""
     with Stage() as made:
         made.spill_url = "no-url"
-        with pytest.raises(DemoFailed, match="spill"):
+        with pytest.raises(ChildFailed, match="spill"):
             made.start_daemon(Sizes(1 << 20, 1 << 20))
 
 
@@ -70,7 +71,7 @@ def test_a_leashed_process_dies_with_its_parent() -> None:
     sleeper = f"{sys.executable!r}, '-c', 'import signal; print(flush=True); signal.pause()'"
     script = (
         "import os, subprocess, sys\n"
-        f"child = subprocess.Popen([{sys.executable!r}, '-m', 'tierd.demo.leash', str(os.getpid()), {sleeper}],"
+        f"child = subprocess.Popen([{sys.executable!r}, '-m', 'tierd.leash', str(os.getpid()), {sleeper}],"
         " stdout=subprocess.PIPE)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"

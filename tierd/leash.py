@@ -1,6 +1,6 @@
-"""Becomes another program that dies when its parent does: `python -m tierd.demo.leash PARENT PROGRAM ARGUMENTS`.
+"""Becomes another program that dies when its parent does: `python -m tierd.leash PARENT PROGRAM ARGUMENTS`.
 
-Without it a demo that is killed with -9 would leave its daemon behind. The request to the kernel survives exec.
+Without it a command that is killed with -9 would leave its daemon behind. The request to the kernel survives exec.
 """
 
 from __future__ import annotations

@@ -1,0 +1,63 @@
+"""The daemons that are measured: each a process with directories of its own, gone when it is left."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tierd.children import DaemonChild, short_temporary_directory
+from tierd_client import Client
+
+SHARED_MEMORY = Path("/dev/shm")
+TASKS = "/proc/{pid}/task"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A daemon that answers, and where its files are."""
+
+    child: DaemonChild
+    directory: Path
+    shm_dir: Path
+
+    def client(self, verify: Literal["always", "sampled", "never"] = "sampled") -> Client:
+        """As an engine on the same host has it."""
+        return Client(self.child.address, name="bench", verify=verify, direct_reads=True)
+
+    def cpu_s(self) -> float:
+        """CPU time of all its threads so far."""
+        tasks = Path(TASKS.format(pid=self.child.pid)).iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+    def private_bytes(self) -> int:
+        """Memory that is its own: neither shared nor of files."""
+        status = Path(f"/proc/{self.child.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("RssAnon:"))
+        return int(line.split()[1]) << 10
+
+
+@contextmanager
+def serving(**settings: Any) -> Iterator[Daemon]:
+    """A daemon with these settings. Raises ChildFailed with its own words."""
+    with _directory(short_temporary_directory()) as directory, _directory(str(SHARED_MEMORY)) as shm_dir:
+        defaults = {"spill": "none", "http_address": "off", "shm_dir": shm_dir}
+        child = DaemonChild(directory / "state", directory / "daemon.log", {**defaults, **settings})
+        try:
+            child.start()
+            yield Daemon(child, directory, shm_dir)
+        finally:
+            child.stop()
+
+
+@contextmanager
+def _directory(within: str) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="tierd-bench-", dir=within))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -1,0 +1,79 @@
+"""All figures: what each is, its goal and gate, and what measures it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tierd.bench import control, eviction, local, replay, scale, tls
+from tierd.bench.figures import Figure, Measurement
+from tierd.bench.measuring import MIB
+
+KIB = 1 << 10
+
+
+def _get(name: str, block_bytes: int, per_call: int, what: str, goal: float, gate: float) -> Measurement:
+    told = Figure(f"{name}_verified", f"{what}, every checksum compared")
+    figures = (Figure(name, what, goal, gate), told)
+    return Measurement("local", figures, partial(local.get, name, block_bytes, per_call))
+
+
+def _put(name: str, block_bytes: int, per_call: int, what: str, goal: float, gate: float) -> Measurement:
+    return Measurement("local", (Figure(name, what, goal, gate),), partial(local.put, name, block_bytes, per_call))
+
+
+MEASUREMENTS = (
+    _get("local_get_5m_1", 5 * MIB, 1, "memcpy / get of 5 MiB", 0.97, 0.88),
+    _get("local_get_128k_1", 128 * KIB, 1, "memcpy / get of 128 KiB", 0.88, 0.70),
+    _get("local_get_128k_64", 128 * KIB, 64, "memcpy / get of 128 KiB, 64 a call", 0.93, 0.80),
+    _get("local_get_640k_16", 640 * KIB, 16, "memcpy / get of 640 KiB, 16 a call", 0.95, 0.85),
+    _put("local_put_5m_16", 5 * MIB, 16, "(memcpy + xxh3) / put of 5 MiB, 16 a call", 0.90, 0.75),
+    _put("local_put_128k_64", 128 * KIB, 64, "(memcpy + xxh3) / put of 128 KiB, 64 a call", 0.75, 0.50),
+    Measurement(
+        "local",
+        (Figure("daemon_ms_per_gib", "daemon's CPU per GiB of 5 MiB hits, ms", 5, 20, "lower"),),
+        partial(local.daemon_cpu, "daemon_ms_per_gib"),
+    ),
+    Measurement(
+        "local",
+        (
+            Figure("local_lookup_8192", "8,192 identities a call among 1M by the catalog, ids/s", 3e6, 1.5e6),
+            Figure("hash_plain_8192", "hashing 8,192 plain ids, ids/s"),
+        ),
+        scale.lookup,
+    ),
+    Measurement(
+        "control",
+        (
+            Figure("rpc_lookup_1024", "Lookup of 1,024 / an echo of its bytes", 1.4, 1.8, "lower"),
+            Figure("rpc_unary", "Lookup of one, p50 / an RPC without a message", 1.2, 1.5, "lower"),
+        ),
+        control.rpc,
+    ),
+    Measurement(
+        "evict",
+        (
+            Figure("evict_flat", "CPU per victim among 1M / among 16k, 1,024 at a time", 1.5, 2.5, "lower"),
+            Figure("evict_64_us", "CPU per victim among 1M, 64 at a time, us", 3, 3, "lower"),
+            Figure("touch_us", "CPU per touch among 1M, 1,024 at a time, us", 3, 3, "lower"),
+        ),
+        eviction.victims,
+    ),
+    Measurement(
+        "scale",
+        (Figure("bytes_per_identity", "catalog, index and all, at 1M identities", 256, 360, "lower"),),
+        scale.memory,
+    ),
+    Measurement(
+        "scale",
+        (Figure("sim_accesses_per_minute", "`tierd sim`, block accesses a minute of CPU", 2e6, 2e6),),
+        replay.rate,
+    ),
+    Measurement(
+        "spill",
+        (
+            Figure("spill_tls_write", "CPU of the daemon's socket: TLS / plain, storing", better="lower"),
+            Figure("spill_tls_read", "CPU of the daemon's socket: TLS / plain, loading", better="lower"),
+        ),
+        tls.cost, needs="trustme",
+    ),
+)
