@@ -2,10 +2,11 @@
 
     python tests/mutation/mutate.py --count 60 --seed 1
 
-A seeded sample of all places where `tierd/core` could be changed is drawn; each mutant is written into a
-private copy of the sources and the fast tests of the core run against it, up to the first failure. A mutant
-that makes them fail, or run past the time limit, is killed. Not mutated: docstrings, annotations,
-decorators, the texts of errors, enum and dataclass declarations, string constants.
+A seeded sample of all places where `tierd/core` could be changed is drawn, each place by itself, so that a change
+of the code elsewhere leaves a sample as it is. Each mutant is written into a private copy of the sources and the
+fast tests of the core run against it, up to the first failure. A mutant that makes them fail, or run past the time
+limit, is killed. Not mutated: docstrings, annotations, decorators, the texts of errors, enum declarations, string
+constants.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import argparse
 import ast
 import copy
 import difflib
+import hashlib
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -60,6 +62,13 @@ class Mutant:
     variant: int
     line: int
     what: str
+    place: str
+    """The line it is in and the changed expression, as text: what stays when code elsewhere changes."""
+
+    def lot(self, seed: int) -> bytes:
+        """What is drawn for it: the lowest lots make the sample."""
+        text = f"{seed}\0{self.file}\0{self.place}\0{self.variant}"
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.what}"
@@ -82,10 +91,17 @@ class Verdict:
 
 def mutants_of(file: Path) -> Iterator[Mutant]:
     """All mutants of one source file."""
-    tree = ast.parse((ROOT / file).read_text())
-    for number, node in enumerate(_logic_nodes(tree)):
-        for variant, what in enumerate(_variants(node)):
-            yield Mutant(file, number, variant, getattr(node, "lineno", 0), what)
+    source = (ROOT / file).read_text()
+    lines, met = source.splitlines(), Counter[str]()
+    for number, node in enumerate(_logic_nodes(ast.parse(source))):
+        if not (variants := _variants(node)):
+            continue
+        line = getattr(node, "lineno", 0)
+        text = f"{lines[line - 1].strip()}\0{ast.unparse(node)}"
+        place = f"{text}\0{met[text]}"
+        met[text] += 1
+        for variant, what in enumerate(variants):
+            yield Mutant(file, number, variant, line, what, place)
 
 
 def mutated_source(file: Path, mutant: Mutant) -> str:
@@ -285,7 +301,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", default=list(TESTS), help="what pytest runs")
     arguments = parser.parse_args()
     every = [m for file in core_files() if arguments.only in str(file) for m in mutants_of(file)]
-    chosen = random.Random(arguments.seed).sample(every, min(arguments.count, len(every)))
+    chosen = sorted(every, key=lambda mutant: mutant.lot(arguments.seed))[: arguments.count]
     print(f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}", flush=True)
     verdicts = judge_all(chosen, arguments.tests, arguments.jobs)
     for verdict in verdicts:
