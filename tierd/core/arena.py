@@ -14,10 +14,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import constant
 from tierd_client.format import OFFSET_BITS, OFFSET_MASK, PAGE_BYTES, I64Array
 
 EXTENT_BYTES = 4 << 20
 """A class takes about so much at a time: little enough to be given back, enough to be rare."""
+
+_BELOW_A_PAGE = constant(PAGE_BYTES - 1, np.int64)
 
 
 def slot_bytes(size: int) -> int:
@@ -27,8 +30,8 @@ def slot_bytes(size: int) -> int:
 
 def slots_of(sizes: NDArray[np.uint32]) -> I64Array:
     """`slot_bytes` of each size."""
-    pages: I64Array = (sizes.astype(np.int64) + PAGE_BYTES - 1) // PAGE_BYTES
-    return pages * PAGE_BYTES
+    slots: I64Array = (sizes.astype(np.int64) + _BELOW_A_PAGE) & ~_BELOW_A_PAGE
+    return slots
 
 
 class Arena:

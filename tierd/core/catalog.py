@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import scalars
+from tierd.core.arrays import cells, constant, scalars
 from tierd.core.errors import LimitReached
 from tierd.core.hashindex import NO_ROW, HashIndex
 from tierd_client.format import (
@@ -26,6 +26,7 @@ from tierd_client.format import (
     words_of,
 )
 
+_ONE = constant(1, np.uint32)
 FLAG_UNIT = 1
 """Every access of the record so far had weight 1."""
 
@@ -39,11 +40,11 @@ class _Writing:
         self._sequence, self._rows = sequence, rows
 
     def __enter__(self) -> None:
-        self._sequence[self._rows] += 1
+        self._sequence[self._rows] += _ONE
 
     def __exit__(self, *failed: object) -> None:
         if failed[0] is None:
-            self._sequence[self._rows] += 1
+            self._sequence[self._rows] += _ONE
 
 
 class Catalog:
@@ -62,6 +63,7 @@ class Catalog:
         self.parent, self.parent_birth = column["parent"], column["parent_birth"]
         self._birth_at, self._parent_at = scalars(self.birth), scalars(self.parent)
         self._parent_birth_at = scalars(self.parent_birth)
+        self._identities, self._policies = cells(self.identity), cells(column["policy"])
         self.checksum, self.flags = column["checksum"], column["flags"]
         self.state, self.address, self.generation = column["state"], column["address"], column["generation"]
         self.touches, self.last, self.wall = column["touches"], column["last"], column["wall"]
@@ -94,13 +96,13 @@ class Catalog:
         self._free_count -= count
         self.used[rows] = True
         with self.writing(rows):
-            self.identity[rows] = ids
-            self.birth[rows] += 1
+            self._identities[rows] = cells(ids)
+            self.birth[rows] += _ONE
             self.parent[rows] = NO_ROW
             self.flags[rows] = FLAG_UNIT
             for column in (self.touches, self.last, self.wall, self.ema, self.crf, self.checksum):
                 column[rows] = 0
-            self.table["policy"][rows] = 0
+            self._policies[rows] = b""
         self.index.insert(rows)
         return rows
 
@@ -108,8 +110,8 @@ class Catalog:
         """Frees rows that have no copy left."""
         self.index.remove(rows)
         with self.writing(rows):
-            self.identity[rows] = 0
-            self.birth[rows] += 1
+            self._identities[rows] = b""
+            self.birth[rows] += _ONE
         self.used[rows] = False
         self._free[self._free_count : self._free_count + len(rows)] = rows
         self._free_count += len(rows)

@@ -48,6 +48,8 @@ class Deadlines:
 
     def end(self, rows: I64Array) -> I64Array:
         """Takes their times from distinct rows; returns those that had one."""
+        if not self._count:
+            return rows[:0]
         had: I64Array = rows[self.until[rows] != 0]
         self.until[had] = 0
         self._count -= len(had)

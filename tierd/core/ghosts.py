@@ -66,9 +66,12 @@ class Ghosts:
         if not len(ids):
             return
         self._make_places(len(ids))
-        at = np.arange(self.tail, self.tail + len(ids)) % self.capacity
+        start = self.tail % self.capacity
+        at = np.arange(start, start + len(ids))
         # A slice, unless they go round the end: it is written in a third of the time.
-        put = slice(int(at[0]), int(at[0]) + len(at)) if at[0] <= at[-1] else at
+        put: slice | I64Array = slice(start, start + len(ids))
+        if start + len(ids) > self.capacity:
+            put = at = at % self.capacity
         column = self.table.columns
         self.identity[put], self.ema[put], column["crf"][put] = ids, records.ema[kept], records.crf[kept]
         self.last[put], column["wall"][put] = records.last[kept], records.wall[kept].astype(np.uint32)

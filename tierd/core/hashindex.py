@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import scalars
+from tierd.core.arrays import constant, scalars
 from tierd_client.format import (
     BUCKET_EMPTY,
     BUCKET_TOMBSTONE,
@@ -24,7 +24,9 @@ from tierd_client.format import (
 )
 
 NO_ROW = -1
-SMALL_BATCH = 96
+UNKNOWN = constant(NO_ROW, np.int64)
+"""The same, beside arrays of rows."""
+SMALL_BATCH = 256
 """Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
 
 
@@ -36,7 +38,7 @@ class HashIndex:
         self._bucket_of = np.zeros(len(words), np.uint32)
         """Where each row that is indexed stands."""
         self._scalar: Any = scalars(buckets)
-        self._words: Any = scalars(words.reshape(-1))
+        self._first_word: Any = scalars(words[:, 0])
 
     @classmethod
     def private(cls, words: U64Array) -> HashIndex:
@@ -53,15 +55,19 @@ class HashIndex:
         words = words_of(ids)
         if len(words) > SMALL_BATCH:
             return find_rows(self.buckets, self.words, words, self.salt)
-        return np.array(self._find_few(words), np.int64)
+        rows = np.array(self._find_few(words), np.int64)
+        found = rows != UNKNOWN
+        if self.words.take(rows[found], axis=0).tobytes() != words[found].tobytes():
+            return find_rows(self.buckets, self.words, words, self.salt)
+        return rows
 
     def _find_few(self, words: U64Array) -> list[int]:
-        buckets, identity, mask = self._scalar, self._words, self.mask
+        """Row of each identity, as far as its first word tells."""
+        buckets, first_word, mask = self._scalar, self._first_word, self.mask
         rows = list[int]()
-        for word, bucket in zip(words.tolist(), first_bucket(words, self.salt, mask).tolist(), strict=True):
+        for word, bucket in zip(words[:, 0].tolist(), first_bucket(words, self.salt, mask).tolist(), strict=True):
             while (entry := buckets[bucket]) != BUCKET_EMPTY:
-                at = 4 * entry - 4
-                if entry != BUCKET_TOMBSTONE and identity[at] == word[0] and identity[at : at + 4].tolist() == word:
+                if entry != BUCKET_TOMBSTONE and first_word[entry - 1] == word:
                     break
                 bucket = (bucket + 1) & mask
             rows.append(entry - 1 if entry != BUCKET_EMPTY else NO_ROW)
@@ -72,7 +78,7 @@ class HashIndex:
 
         Many go at once; where several want one bucket the last write stands and the others go on.
         """
-        pending, bucket = rows, first_bucket(self.words[rows], self.salt, self.mask)
+        pending, bucket = rows, first_bucket(self.words.take(rows, axis=0), self.salt, self.mask)
         if len(rows) <= SMALL_BATCH:
             self._bucket_of[rows] = self._insert_few(rows.tolist(), bucket.tolist())
             return
@@ -94,13 +100,14 @@ class HashIndex:
     def _insert_few(self, rows: list[int], starts: list[int]) -> list[int]:
         """Returns the bucket that each row came into."""
         buckets, mask = self._scalar, self.mask
-        taken = list[int]()
+        taken, reused = list[int](), 0
         for row, bucket in zip(rows, starts, strict=True):
             while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
                 bucket = (bucket + 1) & mask
-            self.tombstones -= entry == BUCKET_TOMBSTONE
+            reused += entry != BUCKET_EMPTY
             buckets[bucket] = row + 1
             taken.append(bucket)
+        self.tombstones -= reused
         return taken
 
     def rebuild(self, rows: I64Array) -> None:

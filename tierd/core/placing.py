@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,7 +47,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     if len(exists):
         if len(set(rows[exists].tolist())) < len(exists):
             exists = exists[np.unique(rows[exists], return_index=True)[1]]
-        count_accesses(state, sequence, blocks.ids[exists], rows[exists])
+        count_accesses(state, sequence, rows[exists])
     room = _make_room(state, tier, command, rows, len(wanted))
     addresses = room.addresses
     granted = _limit_by_rows(state, tier, command, wanted[: len(addresses)], rows, addresses)
@@ -122,7 +124,7 @@ def _known_outcomes(state: State, tier: TierState, ids: U8Array, rows: I64Array)
 def mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8], duplicate: int = Reserved.DUPLICATE) -> None:
     """Of ids without an outcome, those that stand earlier already."""
     wanted = indices(outcomes == 0)
-    first_words = words_of(ids)[wanted, 0]
+    first_words = words_of(ids)[:, 0][wanted]
     if len(set(first_words.tolist())) == len(wanted):
         return
     seen: set[bytes] = set()
@@ -168,7 +170,7 @@ def commit(state: State, command: Commit) -> Outcomes:
     places, rows = places[kept], rows[kept]
     tier.counters.stored += len(rows)
     state.publish(tier, rows, ordered=False)
-    if not count_accesses(state, sequence, command.ids[places], rows):
+    if not count_accesses(state, sequence, rows):
         state.reorder(rows)
     outcomes = np.full(len(command.ids), Committed.STALE.value, np.int8)
     outcomes[places] = Committed.COMMITTED
@@ -184,9 +186,9 @@ def _written(
     """
     open_, numbers = session.reservations, generations.tolist()
     known = [(place, *open_[number]) for place, number in enumerate(numbers) if number in open_]
-    places, tiers, rows, holds = np.array(known, np.int64).reshape(-1, 4).T
-    same = state.catalog.words[rows] == words_of(ids)[places]
-    if not every(same) or not every(tiers == tier.tier) or len(set(numbers)) < len(numbers):
+    places, tiers, rows, holds = np.fromiter(chain(*known), np.int64, 4 * len(known)).reshape(-1, 4).T
+    same = state.catalog.words.take(rows, axis=0) == words_of(ids).take(places, axis=0)
+    if not every(same) or not every(tiers == tier.tier.value) or len(set(numbers)) < len(numbers):
         mine = indices((tiers == tier.tier) & same.all(axis=1))
         mine = np.sort(mine[np.unique(rows[mine], return_index=True)[1]])  # a slot named twice is written once
         places, rows, holds = places[mine], rows[mine], holds[mine]

@@ -92,7 +92,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     if len(leased):
         leased = leased[np.unique(rows[leased], return_index=True)[1]]
         prefer(state, rows[leased], sequence.priority if sequence else Priority.UNSPECIFIED)
-        count_accesses(state, sequence, blocks.ids[leased], rows[leased])
+        count_accesses(state, sequence, rows[leased])
     _bring_rest(state, blocks, rows, reply)
     state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS.value))
     return reply

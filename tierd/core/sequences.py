@@ -103,11 +103,11 @@ def begin_request(state: State, session: int, name: str, *, counted: bool) -> Se
     return None
 
 
-def count_accesses(state: State, sequence: Sequence | None, ids: U8Array, rows: I64Array) -> bool:
+def count_accesses(state: State, sequence: Sequence | None, rows: I64Array) -> bool:
     """One access to each of these rows, which are distinct; at most one per sequence. True: to each of them."""
     wanted = len(rows)
     if sequence is not None:
-        rows = rows[first_in(sequence, ids)]
+        rows = rows[first_in(sequence, state.catalog.identity[rows])]
     state.touch(rows)
     return len(rows) == wanted
 

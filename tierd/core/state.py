@@ -303,9 +303,9 @@ class State:
 
     def unkeep(self, rows: I64Array) -> I64Array:
         """Distinct rows are not pinned any more; returns those that were."""
-        had = self.kept.end(rows)
-        self.kept_bytes -= self.slot_bytes_of(had)
-        self._put_back(had)
+        if len(had := self.kept.end(rows)):
+            self.kept_bytes -= self.slot_bytes_of(had)
+            self._put_back(had)
         return had
 
     def lapse(self) -> None:
@@ -358,14 +358,14 @@ class State:
 
     def create_rows(self, blocks: Ids, places: I64Array, size: int) -> I64Array:
         """Rows for the ids at `places`, with the records of their ghosts. LimitReached when rows run out."""
-        ids = np.ascontiguousarray(blocks.ids[places])
+        ids = blocks.ids.take(places, axis=0)
         rows = self.catalog.insert(ids)
         catalog = self.catalog
         catalog.namespace[rows], catalog.group[rows] = blocks.namespace, blocks.group
         catalog.position[rows] = blocks.positions()[places]
         catalog.size[rows] = size
         found, records = self.ghosts.take(ids)
-        if self.policy.common.persist:
+        if self.policy.common.persist and len(found):
             statistics.restore(catalog, rows[found], records)
         if self.awaited:
             for row, identity in zip(rows.tolist(), split(ids), strict=True):
@@ -390,7 +390,7 @@ class State:
         met = gone[catalog.touches[gone] > 0]
         if self.policy.common.persist and len(met):
             limit = self.policy.common.ghosts_for(self.most_identities)
-            self.ghosts.add(catalog.identity[met], statistics.records_of(catalog, met), limit)
+            self.ghosts.add(catalog.identity.take(met, axis=0), statistics.records_of(catalog, met), limit)
         catalog.remove(gone)
 
     def _has_copy(self, rows: I64Array) -> NDArray[np.bool_]:
@@ -504,7 +504,8 @@ class State:
         rows, parents, old = rows[changed], parents[changed], old[changed]
         for tier in self.tiers.values():
             here = (tier.copies.state[rows] != STATE_ABSENT) & (tier.copies.address[rows] != FOUND)
-            here &= ~np.isin(rows, list(tier.leaving)) if tier.leaving else True
+            if tier.leaving:
+                here &= ~np.isin(rows, list(tier.leaving))
             self._count_children(tier, old[here], -1)
             self._count_children(tier, parents[here], 1)
         with catalog.writing(rows):
@@ -574,8 +575,7 @@ class State:
             again = rows if counts is None else rows[counts > done]
             statistics.access(self.catalog, again, self.clock.step, self.clock.wall_s, self.policy.common)
         forget_next_use(self.catalog, rows)
-        if len(self.expected):
-            self.expected.end(rows)
+        self.expected.end(rows)
         self.reorder(rows)
 
     def reorder(self, rows: I64Array) -> None:

@@ -106,7 +106,8 @@ class Requests:
         granted = indices(reserved.outcomes == Reserved.GRANTED.value)
         if len(granted):
             checksums = np.zeros(len(granted), np.uint64)
-            self.engine.step(Commit(_SESSION, ids[granted], reserved.generations[granted], checksums), now)
+            ids = ids.take(granted, axis=0)
+            self.engine.step(Commit(_SESSION, ids, reserved.generations[granted], checksums), now)
 
     def evictions(self, now: float) -> int:
         reply = self.engine.step(Occupancy(), now).reply
@@ -138,7 +139,7 @@ def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -
     with _no_collections():
         for start, end, now in zip(offsets[:-1], offsets[1:], times_s, strict=True):
             if end > start:
-                requests.serve(identities[trace.blocks[start:end]], now)
+                requests.serve(identities.take(trace.blocks[start:end], axis=0), now)
                 advance(end - start)
     last = times_s[-1] if times_s else 0.0
     return requests.block_hits, requests.prefix_hits, requests.evictions(last)
