@@ -55,6 +55,7 @@ from tierd.settings import Settings, SpillScope
 from tierd.web.routes import application
 from tierd.web.server import HttpServer, address_of, bind
 from tierd_client.format import U8Array
+from tierd_client.heap import keep_freed_memory
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +92,7 @@ def serve(settings: Settings) -> None:
     parse(settings.policy)  # before anything is made: a typing error must not cost a warm restart
     os.umask(0o077)
     _raise_descriptor_limit()
+    keep_freed_memory()
     with ExitStack() as held:
         ground = lay_ground(settings, held)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -60,6 +60,10 @@ class Checks:
                 session=session.id, blocks=named, timeout_ms=int(REPORT_S * 1000)), REPORT_S)
 
 
+RunningChecksum = xxhash.xxh3_64
+"""The checksum of bytes that come in pieces: `update` and `intdigest`."""
+
+
 def checksum_of(block: U8Array) -> int:
     """The checksum of a block's bytes, as records and the wire carry it: xxh3_64, seed 0."""
     digest: int = xxhash.xxh3_64_intdigest(block)  # type: ignore[arg-type]

@@ -47,6 +47,8 @@ LOST_GRACE_S = 0.25
 
 SILENT_HEARTBEATS = 3
 
+_BLOCKS = blocks_pb2.DESCRIPTOR.services_by_name["Blocks"].full_name
+
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -64,6 +66,16 @@ class Registered:
 
     number: int
     block_bytes: tuple[int, ...]
+
+
+class PayloadStub:
+    """Put and Get, whose messages with payload are bytes (framing.py) in place of messages."""
+
+    def __init__(self, channel: Any) -> None:
+        self.Put = channel.stream_unary(
+            f"/{_BLOCKS}/Put", response_deserializer=blocks_pb2.PutResponse.FromString)
+        self.Get = channel.unary_stream(
+            f"/{_BLOCKS}/Get", request_serializer=blocks_pb2.GetRequest.SerializeToString)
 
 
 class Session:
@@ -87,6 +99,7 @@ class Session:
         self._heard_at = time.monotonic()
         self._failure: TierdClientError | None = None
         self._channel = credentials.open_channel(target, _CHANNEL_OPTIONS)
+        self._payload: Any = PayloadStub(self._channel)
         self._blocks: Any = blocks_pb2_grpc.BlocksStub(self._channel)
         self._lending: Any = lending_pb2_grpc.LendingStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
@@ -126,14 +139,16 @@ class Session:
     ) -> Call:
         """One unary RPC that may wait `wait_s` in the daemon, or must be over `within_s`: a step of a routine.
         `unheard` as in Call."""
-        services = (self._blocks, self._lending, self._admin)
-        stub = next(found for service in services if (found := getattr(service, method, None)))
-        return Call(stub, request, wait_s + self.rpc_timeout_s if within_s is None else within_s, unheard)
+        within_s = wait_s + self.rpc_timeout_s if within_s is None else within_s
+        return Call(self._stub(method), request, within_s, unheard)
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:
         """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""
-        stub = getattr(self._blocks, method, None) or getattr(self._admin, method)
-        return Stream(stub, request, wait_s + self.rpc_timeout_s)
+        return Stream(self._stub(method), request, wait_s + self.rpc_timeout_s)
+
+    def _stub(self, method: str) -> Any:
+        services = (self._payload, self._blocks, self._lending, self._admin)
+        return next(found for service in services if (found := getattr(service, method, None)))
 
     def is_lost(self, wait_s: float = 0.0) -> bool:
         """Whether the stream has ended, waiting a moment for the news when a call has just failed; or whether

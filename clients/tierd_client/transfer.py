@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from tierd_client.checks import Checks, checksum_of
+from tierd_client.checks import Checks, RunningChecksum, checksum_of
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, TierdClientError
 from tierd_client.format import U8Array
+from tierd_client.framing import data_messages, data_of
+from tierd_client.heap import keep_freed_memory
 from tierd_client.holding import Batch, acquire, giving_back, release, taking
 from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of, tier_number
 from tierd_client.routine import Work
@@ -25,9 +28,6 @@ from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.staging import Sink, Source
 from tierd_client.v1 import blocks_pb2
-
-CHUNK_BYTES = 1 << 20
-"""Most payload of one message of a stream."""
 
 STREAM_BATCH_BYTES = 64 << 20
 """Most payload of one stream, so that the deadline of an RPC bounds a known amount of work."""
@@ -169,6 +169,7 @@ class StreamTransfer:
     """By Put and Get streams. Every block read is checked against its checksum."""
 
     def __init__(self, session: Session, checks: Checks) -> None:
+        keep_freed_memory()
         self._session = session
         self._checks = checks
 
@@ -204,22 +205,17 @@ class StreamTransfer:
 _Read = tuple[list[AcquireOutcome], list[int]]
 
 
-def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> _Read:
+def _receive(batch: Batch, messages: Iterator[bytes], sink: Sink) -> _Read:
     """Reads the stream of a Get to its end; outcomes, and the indices of what arrived damaged and is LOST."""
-    header = next(parts, None)
-    if header is None or header.WhichOneof("part") != "header":
-        raise BrokenPeer("Get: the stream does not start with a header")
-    header = header.header
+    header = _header(next(messages, None))
     if len(header.outcomes) != len(batch) or header.block_bytes not in (0, batch.block_bytes):
         raise BrokenPeer("Get: the header does not fit the request")
     outcomes = outcomes_of(AcquireOutcome, header.outcomes)
-    data = _Data(parts)
+    data = _Data(messages)
     damaged = []
     for index, outcome in enumerate(outcomes):
         if outcome is AcquireOutcome.LEASED:
-            out = sink.begin(index)
-            data.fill(out)
-            if checksum_of(out) == header.checksums[index]:
+            if data.fill(sink.begin(index)) == header.checksums[index]:
                 sink.ready()
             else:
                 damaged.append(index)
@@ -228,49 +224,63 @@ def _receive(batch: Batch, parts: Iterator[Any], sink: Sink) -> _Read:
     return outcomes, damaged
 
 
+def _header(message: bytes | None) -> Any:
+    part = None if message is None else _get_response(message)
+    if part is None or part.WhichOneof("part") != "header":
+        raise BrokenPeer("Get: the stream does not start with a header")
+    return part.header
+
+
+def _get_response(message: bytes) -> Any:
+    try:
+        return blocks_pb2.GetResponse.FromString(message)
+    except DecodeError as error:
+        raise BrokenPeer("Get: a message is no GetResponse") from error
+
+
 def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:
     return b"".join(batch.id(grant.index) for grant in grants), [grant.generation for grant in grants]
 
 
-def _messages(header: Any, blocks: Sequence[U8Array]) -> Iterator[Any]:
-    """The messages of a Put: small blocks share one, large ones are cut. An error in here would leave grpc's
-    thread silent and the call hanging to its deadline: nothing in it may raise."""
-    yield blocks_pb2.PutRequest(header=header)
-    pieces: list[bytes] = []
-    size = 0
-    for block in blocks:
-        for start in range(0, block.size, CHUNK_BYTES):
-            piece = block[start : start + CHUNK_BYTES].tobytes()
-            if size + len(piece) > CHUNK_BYTES:
-                yield blocks_pb2.PutRequest(data=b"".join(pieces))
-                pieces, size = [], 0
-            pieces.append(piece)
-            size += len(piece)
-    if pieces:
-        yield blocks_pb2.PutRequest(data=b"".join(pieces))
+def _messages(header: Any, blocks: Sequence[U8Array]) -> Iterator[bytes]:
+    """The messages of a Put. An error in here would leave grpc's thread silent and the call hanging to its
+    deadline: nothing in it may raise."""
+    yield blocks_pb2.PutRequest(header=header).SerializeToString()
+    yield from data_messages(blocks)
 
 
 class _Data:
     """The bytes of a stream, cut anew."""
 
-    def __init__(self, parts: Iterator[Any]) -> None:
-        self._parts = parts
+    def __init__(self, messages: Iterator[bytes]) -> None:
+        self._messages = messages
         self._left = np.empty(0, np.uint8)
 
-    def fill(self, out: U8Array) -> None:
-        """The next bytes, as many as there is room for."""
+    def fill(self, out: U8Array) -> int:
+        """The next bytes, as many as there is room for; their checksum, made while they are in the cache."""
         filled = 0
+        checksum = RunningChecksum()
         while filled < out.size:
             if not self._left.size:
-                part = next(self._parts, None)
-                if part is None:
-                    raise BrokenPeer("Get: the stream ended inside a block")
-                self._left = np.frombuffer(part.data, np.uint8)
-            piece = self._left[: out.size - filled]
-            np.copyto(out[filled : filled + piece.size], piece)
+                self._left = self._next()
+            piece = out[filled : filled + self._left.size]
+            np.copyto(piece, self._left[: piece.size])
+            checksum.update(piece.data)
             self._left, filled = self._left[piece.size :], filled + piece.size
+        return checksum.intdigest()
+
+    def _next(self) -> U8Array:
+        message = next(self._messages, None)
+        if message is None:
+            raise BrokenPeer("Get: the stream ended inside a block")
+        return _payload(message)
 
     def end(self) -> None:
         """Reads to the end, where no byte may be left."""
-        if self._left.size or any(len(part.data) for part in self._parts):
+        if self._left.size or any(_payload(message).size for message in self._messages):
             raise BrokenPeer("Get: more bytes than blocks")
+
+
+def _payload(message: bytes) -> U8Array:
+    data = data_of(message)
+    return np.frombuffer(_get_response(message).data, np.uint8) if data is None else data

@@ -37,10 +37,10 @@ CLIENT_MODULES: dict[str, set[str]] = {
     "ports": {"format"},
     "adapters": {"format"},
     "app": {"format", "hits", "layout", "identity"},
-    "rpc": {"format", "layout", "identity", "v1"},
+    "rpc": {"format", "framing", "layout", "identity", "v1"},
     "sim": {"format", "identity"},
     "testing": {"format", "hits", "identity", "layout"},
-    "wiring": {"format"},
+    "wiring": {"format", "heap"},
     "cli": {"errors"},
 }
 """What the daemon takes from the client's distribution: definitions that both sides must share, no behaviour.

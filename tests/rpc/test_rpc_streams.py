@@ -15,6 +15,7 @@ from tierd.app import streams
 from tierd.app.carrier import checksum_of
 from tierd.core.messages import Tier
 from tierd.testing.faulty import Fault, Operation, Scripted
+from tierd_client.framing import MESSAGE_BYTES
 from tierd_client.layout import Layout
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -149,9 +150,9 @@ def test_get_tells_misses_apart(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
-@pytest.mark.parametrize(("block_bytes", "blocks", "messages"), [(4096, 300, 2), (400_000, 5, 3), (600_000, 3, 3)])
-def test_small_blocks_share_messages(block_bytes: int, blocks: int, messages: int, tmp_path: Path) -> None:
-    """Blocks that fit together into a message share it, in order, and no message is over its limit."""
+@pytest.mark.parametrize(("block_bytes", "blocks"), [(4096, 300), (400_000, 5), (600_000, 3)])
+def test_blocks_share_messages(block_bytes: int, blocks: int, tmp_path: Path) -> None:
+    """A Get sends its blocks in order, in messages that are all full but the last."""
 
     async def body(d: Daemon) -> None:
         await d.namespace(Layout.opaque(block_bytes=block_bytes))
@@ -163,9 +164,29 @@ def test_small_blocks_share_messages(block_bytes: int, blocks: int, messages: in
         async for part in d.blocks.Get(request, timeout=DEADLINE_S):
             found += part.data
             sizes += [len(part.data)] if part.data else []
-        assert found == b"".join(data) and len(sizes) == messages and max(sizes) <= 1024 * 1024
+        assert found == b"".join(data)
+        assert set(sizes[:-1]) == {MESSAGE_BYTES} and sizes[-1] <= MESSAGE_BYTES
 
     run(body, tmp_path, host_blocks=600)
+
+
+@pytest.mark.parametrize(("message", "field"), [
+    (b"\x12\x05torn", "data: the message is no PutRequest"), (b"\x08\x01", "data: missing"), (b"", "data: missing"),
+])
+def test_a_message_that_is_none(message: bytes, field: str, tmp_path: Path) -> None:
+    """Bytes that are no message of a Put end it, named, and nothing is stored."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        first = header(session, block_ids(1), bytes_of(1)).SerializeToString()
+        raw = d.channel.stream_unary("/tierd.v1.Blocks/Put")
+        with pytest.raises(grpc.aio.AioRpcError, match=field) as caught:
+            await raw(iter([first, message]), timeout=DEADLINE_S)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await until(lambda: d.engine.state.sessions.by_number[session].held == 0)
+
+    run(body, tmp_path)
 
 
 def test_get_of_nothing(tmp_path: Path) -> None:

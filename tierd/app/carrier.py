@@ -121,13 +121,6 @@ class Carrier:
         self.arena(tier).read(address, out)
         return out
 
-    def write(self, tier: Tier, address: int, data: U8Array, checksum: int) -> bool:
-        """Writes a block whose bytes have the checksum; False, and nothing is written, when they have not."""
-        if checksum_of(data) != checksum:
-            return False
-        self.arena(tier).write(address, data)
-        return True
-
     def exercise_arena(self, tier: Tier, address: int, payload: U8Array) -> bool:
         """Writes bytes into a slot that nobody else uses and reads them; whether they are the same."""
         arena, found = self.arena(tier), np.empty_like(payload)

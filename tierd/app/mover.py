@@ -181,20 +181,23 @@ class Mover:
     # --- bytes for streams and checks -----------------------------------------------------------------
 
     async def read(self, tier: Tier, address: int, size: int) -> U8Array:
-        """A private copy of a block that the caller holds under lease."""
-        if size <= INLINE_BYTES and self._carrier.arena(tier).mappable:
-            return self._carrier.read(tier, address, size)
+        """The bytes of a block that the caller holds under lease: in place where they can be, else a copy."""
+        arena = self._carrier.arena(tier)
+        if arena.mappable:
+            return arena.view(address, size)
         return await self._run(self._arena_lane(tier), self._carrier.read, tier, address, size)
 
-    async def write(self, tier: Tier, address: int, data: U8Array, checksum: int) -> bool:
-        """Writes a block into a slot that the caller has reserved; False when the checksum is another.
-
-        A caller that is cancelled gets its cancellation after the write has ended, so that a slot given back
-        is never still being written.
-        """
-        if len(data) <= INLINE_BYTES and self._carrier.arena(tier).mappable:
-            return self._carrier.write(tier, address, data, checksum)
-        return await self._run(self._arena_lane(tier), self._carrier.write, tier, address, data, checksum)
+    def begin_copy(self, tier: Tier, size: int, copy: Callable[[], T]) -> asyncio.Future[T]:
+        """Copies `size` bytes into slots that the caller has reserved: on a thread where that takes longer than to
+        hand it over. Before it gives a slot back, the caller must `outlast` it. Unavailable when stopping."""
+        if self._stopping:
+            raise Unavailable("the daemon is stopping")
+        loop = asyncio.get_running_loop()
+        if size > INLINE_BYTES or not self._carrier.arena(tier).mappable:
+            return loop.run_in_executor(self._arena_lane(tier).pool, copy)
+        done: asyncio.Future[T] = loop.create_future()
+        done.set_result(copy())
+        return done
 
     async def check(self, view: BlockView, copy: CopyView, timeout_s: float) -> Check:
         """Compares one copy with its checksum."""
@@ -345,7 +348,7 @@ class Mover:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await _outlast(future)
+            await outlast(future)
             raise
 
 
@@ -398,7 +401,7 @@ class _Lane:
         return None
 
 
-async def _outlast(future: asyncio.Future[T]) -> None:
+async def outlast(future: asyncio.Future[T]) -> None:
     """Waits for a call on a thread that cannot be interrupted, however often the waiter is cancelled.
 
     Its length is bounded by the call: a copy of one block, or one deadline of the spill tier.

@@ -7,19 +7,24 @@ stay its own; a session that is ending stops its streams at their next block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 
+from tierd.app.filling import Filling
+from tierd.app.mover import Mover, outlast
 from tierd.app.service import Service
 from tierd.app.sessions import Session
 from tierd.core import messages as m
-from tierd.core.errors import InvalidInput, LimitReached, Refused
+from tierd.core.errors import LimitReached, Refused
 from tierd_client.format import U8Array, U64Array
 
 CHUNK_BYTES_MAX = 1024 * 1024
+"""Most payload of one message of a Put."""
 STREAM_IDLE_S = 30.0
 """A stream on which its client neither sends nor takes anything for so long is ended."""
 
@@ -49,7 +54,7 @@ class PutOrder:
 
 
 async def put(
-    service: Service, order: PutOrder, chunks: AsyncIterator[bytes], deadline: float
+    service: Service, order: PutOrder, chunks: AsyncIterator[U8Array], deadline: float
 ) -> m.OutcomeArray:
     """Stores the blocks whose bytes come in `chunks`, in order; returns a Put outcome per id.
 
@@ -62,10 +67,14 @@ async def put(
             order.session, order.blocks, order.tier, order.sequence, deadline, priority=order.priority
         )
         outcomes = reply.outcomes.copy()
-        granted = np.flatnonzero(outcomes == m.Reserved.GRANTED.value)
+        wanted = outcomes == m.Reserved.GRANTED.value
+        granted = np.flatnonzero(wanted)
         try:
             if len(granted):
-                await _receive(service, session, order, reply, outcomes, whole_blocks(chunks, len(outcomes), size))
+                arena = service.mover.carrier.arena(order.tier)
+                filling = Filling(arena, size, wanted, reply.addresses, order.checksums)
+                await _receive(service.mover, session, order.tier, filling, chunks)
+                outcomes[filling.corrupt] = Put.CORRUPT
                 _commit(service, order, reply, outcomes)
         finally:
             service.abort_reserved(
@@ -75,17 +84,39 @@ async def put(
 
 
 async def _receive(
-    service: Service, session: Session, order: PutOrder, reply: m.ReserveReply, outcomes: m.OutcomeArray,
-    blocks: AsyncIterator[U8Array],
+    mover: Mover, session: Session, tier: m.Tier, filling: Filling, chunks: AsyncIterator[U8Array]
 ) -> None:
-    index = 0
-    async for data in blocks:
-        _go_on(session)
-        if outcomes[index] == Put.STORED:
-            address, checksum = int(reply.addresses[index]), int(order.checksums[index])
-            if not await service.mover.write(order.tier, address, data, checksum):
-                outcomes[index] = Put.CORRUPT
-        index += 1
+    """One chunk is written while the next one comes. When this returns or raises, nothing is being written."""
+    async with _OneBehind() as behind:
+        while (chunk := await _next_chunk(chunks)) is not None:
+            _go_on(session)
+            write = functools.partial(filling.write, filling.take(chunk))
+            await behind.finish()
+            behind.doing = mover.begin_copy(tier, len(chunk), write)
+    filling.end()
+
+
+class _OneBehind:
+    """What is done while its user goes on; left only when it has ended, however often the user is cancelled."""
+
+    def __init__(self) -> None:
+        self.doing: asyncio.Future[None] | None = None
+
+    async def finish(self) -> None:
+        """Raises what it raised."""
+        if self.doing is not None:
+            await asyncio.shield(self.doing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                await self.finish()
+        finally:
+            if self.doing is not None:
+                await outlast(self.doing)
 
 
 def _commit(service: Service, order: PutOrder, reply: m.ReserveReply, outcomes: m.OutcomeArray) -> None:
@@ -98,29 +129,8 @@ def _commit(service: Service, order: PutOrder, reply: m.ReserveReply, outcomes: 
     outcomes[where[done.outcomes != m.Committed.COMMITTED]] = Put.PENDING
 
 
-async def whole_blocks(chunks: AsyncIterator[bytes], count: int, size: int) -> AsyncIterator[U8Array]:
-    """Cuts a stream into `count` blocks of `size` bytes. A block is valid until the next one is asked for.
-
-    InvalidInput when the stream is longer or shorter, LimitReached when nothing comes for STREAM_IDLE_S.
-    """
-    buffer = np.empty(size, np.uint8)
-    filled = done = 0
-    while (chunk := await _next_chunk(chunks)) is not None:
-        data = np.frombuffer(chunk, np.uint8)
-        if done * size + filled + len(data) > count * size:
-            raise InvalidInput("data", f"more bytes than the {count} blocks of {size} that were announced")
-        while len(data):
-            taken = min(size - filled, len(data))
-            buffer[filled : filled + taken] = data[:taken]
-            filled, data = filled + taken, data[taken:]
-            if filled == size:
-                yield buffer
-                filled, done = 0, done + 1
-    if done < count:
-        raise InvalidInput("data", f"ended after {done * size + filled} bytes of {count * size}")
-
-
-async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
+async def _next_chunk(chunks: AsyncIterator[U8Array]) -> U8Array | None:
+    """None at the end. LimitReached when nothing comes for STREAM_IDLE_S."""
     try:
         async with asyncio.timeout(STREAM_IDLE_S):
             return await anext(chunks, None)
@@ -138,41 +148,23 @@ class GetHead:
 
 async def get(
     service: Service, session: int, blocks: m.Ids, sequence: str, deadline: float
-) -> AsyncGenerator[GetHead | bytes, None]:
-    """A head, then the bytes of the LEASED blocks in order, in chunks of at most CHUNK_BYTES_MAX.
+) -> AsyncGenerator[GetHead | U8Array, None]:
+    """A head, then the bytes of the LEASED blocks in order, each valid until the iterator is closed.
 
-    Close the iterator (contextlib.aclosing): the lease lasts until then.
+    Close it (contextlib.aclosing): the lease lasts until then.
     """
     size = service.block_bytes(blocks)
     with service.sessions.streaming(session) as state:
         reply = await service.acquire(session, blocks, sequence, deadline)
         try:
             yield GetHead(reply, size)
-            together: list[bytes] = []
             for index in np.flatnonzero(reply.outcomes == m.Acquired.LEASED.value):
                 _go_on(state)
                 tier, address = m.Tier(int(reply.tiers[index])), int(reply.addresses[index])
-                data = await service.mover.read(tier, address, size)
-                for chunk in _chunks(data, together):
-                    yield chunk
-            if together:
-                yield b"".join(together)
+                yield await service.mover.read(tier, address, size)
         finally:
             if reply.lease:
                 service.give_back_lease(session, reply.lease)
-
-
-def _chunks(data: U8Array, together: list[bytes]) -> Iterator[bytes]:
-    """A block in messages; small ones are put `together` until no further one fits into a message."""
-    size = len(data)
-    if (len(together) + 1) * size > CHUNK_BYTES_MAX and together:
-        yield b"".join(together)
-        together.clear()
-    if size <= CHUNK_BYTES_MAX // 2:
-        together.append(data.tobytes())
-        return
-    for start in range(0, size, CHUNK_BYTES_MAX):
-        yield data[start : start + CHUNK_BYTES_MAX].tobytes()
 
 
 def _go_on(session: Session) -> None:

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Any
 
+import grpc
 import structlog
 
 from tierd.app import sessions, streams
@@ -19,7 +20,8 @@ from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused, Una
 from tierd.rpc import convert
 from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of, send
 from tierd.rpc.status import answers_errors
-from tierd_client.format import IDENTITY_BYTES
+from tierd_client.format import IDENTITY_BYTES, U8Array
+from tierd_client.framing import Framer
 from tierd_client.layout import CANONICAL_BYTES_MAX
 from tierd_client.v1 import blocks_pb2 as pb
 from tierd_client.v1 import blocks_pb2_grpc
@@ -27,6 +29,7 @@ from tierd_client.v1 import blocks_pb2_grpc
 log = structlog.get_logger(__name__)
 
 PROTOCOL_VERSION = 1
+SERVICE = pb.DESCRIPTOR.services_by_name["Blocks"].full_name
 
 
 class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
@@ -209,6 +212,8 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         command = m.CancelPrefetch(convert.session(request.session), convert.ticket(request.ticket))
         return convert.prefetch_response(self._service.cancel_prefetch(command))
 
+    # Put takes and Get gives messages as bytes: see add_to_server.
+
     @answers_errors
     async def Put(self, requests: Any, context: Any) -> Any:
         header = await _first(requests)
@@ -223,9 +228,13 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
             self._service, convert.session(request.session), self._ids(request),
             convert.text(request.sequence, "sequence"), deadline_of(context, request.timeout_ms),
         )
+        framer = Framer()
         async with aclosing(parts):
             async for part in parts:
-                await send(context, _get_response(part))
+                for message in _get_messages(part, framer):
+                    await send(context, message)
+            for message in framer.end():
+                await send(context, message)
 
     def _ids(self, request: Any) -> Any:
         return convert.block_ids(request.blocks, self._service.about.max_ids)
@@ -239,6 +248,17 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         )
 
 
+def add_to_server(servicer: BlocksServicer, server: Any) -> None:
+    """Serves it. Messages with payload are not decoded or encoded by grpc: framing.py."""
+    blocks_pb2_grpc.add_BlocksServicer_to_server(servicer, server)
+    server.add_registered_method_handlers(SERVICE, {
+        "Put": grpc.stream_unary_rpc_method_handler(
+            servicer.Put, response_serializer=pb.PutResponse.SerializeToString),
+        "Get": grpc.unary_stream_rpc_method_handler(
+            servicer.Get, request_deserializer=pb.GetRequest.FromString),
+    })
+
+
 async def _hangs_up(session: sessions.Session, within_s: float) -> bool:
     try:
         async with asyncio.timeout(within_s):
@@ -247,7 +267,7 @@ async def _hangs_up(session: sessions.Session, within_s: float) -> bool:
         return False
 
 
-async def _first(requests: AsyncIterator[Any]) -> Any:
+async def _first(requests: AsyncIterator[bytes]) -> Any:
     try:
         async with asyncio.timeout(streams.STREAM_IDLE_S):
             return convert.put_header(await anext(requests, None))
@@ -255,12 +275,12 @@ async def _first(requests: AsyncIterator[Any]) -> Any:
         raise LimitReached(f"no header came for {streams.STREAM_IDLE_S:.0f} s") from error
 
 
-async def _data(requests: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+async def _data(requests: AsyncIterator[bytes]) -> AsyncIterator[U8Array]:
     async for message in requests:
         yield convert.put_data(message)
 
 
-def _get_response(part: streams.GetHead | bytes) -> Any:
-    if isinstance(part, bytes):
-        return pb.GetResponse(data=part)
-    return convert.get_header(part.reply, part.block_bytes)
+def _get_messages(part: streams.GetHead | U8Array, framer: Framer) -> Iterable[bytes]:
+    if isinstance(part, streams.GetHead):
+        return [convert.get_header(part.reply, part.block_bytes).SerializeToString()]
+    return framer.add(part)

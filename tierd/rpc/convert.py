@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from tierd.app.drain import Progress
 from tierd.app.namespaces import LayoutFilter, Namespaces
@@ -21,6 +22,7 @@ from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
 from tierd_client.format import IDENTITY_BYTES, U8Array, U64Array
+from tierd_client.framing import data_of
 from tierd_client.layout import TEXT_BYTES_MAX
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
@@ -236,10 +238,11 @@ def observation(request: pb.ObserveRequest) -> m.Observe:
     return m.Observe(session(request.session), name, mass, request.steps, request.policy_epoch)
 
 
-def put_header(first: pb.PutRequest | None) -> pb.PutHeader:
-    if first is None or first.WhichOneof("part") != "header":
+def put_header(first: bytes | None) -> pb.PutHeader:
+    message = None if first is None else _put_request(first, "header")
+    if message is None or message.WhichOneof("part") != "header":
         raise InvalidInput("header", "missing: the first message of a Put carries it")
-    return first.header
+    return message.header
 
 
 def put_order(header: pb.PutHeader, max_ids: int) -> PutOrder:
@@ -250,12 +253,25 @@ def put_order(header: pb.PutHeader, max_ids: int) -> PutOrder:
     )
 
 
-def put_data(message: pb.PutRequest) -> bytes:
-    if message.WhichOneof("part") != "data":
-        raise InvalidInput("data", "missing: each message of a Put but the first carries it")
-    if len(message.data) > CHUNK_BYTES_MAX:
-        raise InvalidInput("data", f"{len(message.data)} bytes in one message, more than {CHUNK_BYTES_MAX}")
-    return bytes(message.data)
+def put_data(message: bytes) -> U8Array:
+    """The payload of a message of a Put, in place where it is alone in it."""
+    data = data_of(message)
+    if data is None:
+        request = _put_request(message, "data")
+        if request.WhichOneof("part") != "data":
+            raise InvalidInput("data", "missing: each message of a Put but the first carries it")
+        data = np.frombuffer(request.data, np.uint8)
+    if len(data) > CHUNK_BYTES_MAX:
+        raise InvalidInput("data", f"{len(data)} bytes in one message, more than {CHUNK_BYTES_MAX}")
+    return data
+
+
+def _put_request(message: bytes, field: str) -> pb.PutRequest:
+    try:
+        request: pb.PutRequest = pb.PutRequest.FromString(message)
+    except DecodeError as error:
+        raise InvalidInput(field, "the message is no PutRequest") from error
+    return request
 
 
 def block_filter(where: apb.BlockFilter, namespaces: Namespaces) -> m.BlockFilter:

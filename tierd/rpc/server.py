@@ -17,17 +17,15 @@ from grpc_reflection.v1alpha import reflection
 from tierd.app.service import Service
 from tierd.app.streams import STREAM_IDLE_S
 from tierd.core.messages import Tier
+from tierd.rpc import blocks
 from tierd.rpc.access import Access, Tls
 from tierd.rpc.admin import AdminServicer
 from tierd.rpc.arriving import Arriving
-from tierd.rpc.blocks import BlocksServicer
 from tierd.rpc.lending import LendingServicer
 from tierd.rpc.measured import Measured
 from tierd_client.v1 import (
     admin_pb2,
     admin_pb2_grpc,
-    blocks_pb2,
-    blocks_pb2_grpc,
     lending_pb2,
     lending_pb2_grpc,
 )
@@ -43,7 +41,7 @@ HEALTH_OF = {Tier.HBM: "tierd.hbm", Tier.HOST: "tierd.host", Tier.SPILL: "tierd.
 """Health services of the tiers; the daemon as a whole is "" and its services."""
 
 _NAMES = (
-    blocks_pb2.DESCRIPTOR.services_by_name["Blocks"].full_name,
+    blocks.SERVICE,
     lending_pb2.DESCRIPTOR.services_by_name["Lending"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
 )
@@ -83,7 +81,7 @@ class RpcServer:
             interceptors=[Measured(service.measures), *([access] if access else []), *arriving],
         )
         self._health = health_aio.HealthServicer()
-        blocks_pb2_grpc.add_BlocksServicer_to_server(BlocksServicer(service), self._server)
+        blocks.add_to_server(blocks.BlocksServicer(service), self._server)
         lending_pb2_grpc.add_LendingServicer_to_server(LendingServicer(service), self._server)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminServicer(service), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from app_moves import (
 
 from tierd.adapters.spill_memory import MemorySpillStore
 from tierd.app.carrier import Check, SpillGate, checksum_of
+from tierd.app.mover import outlast
 from tierd.core.errors import SpillDown, Unavailable
 from tierd.core.messages import BlockView, CopyView, Record, Tier, Unlink
 from tierd.testing.faulty import Fault, FaultyArenaStore, FaultySpillStore, Operation, Scripted
@@ -317,43 +319,29 @@ def test_store_after_delete_stays() -> None:
     asyncio.run(body())
 
 
-def test_write_checks_the_checksum_first() -> None:
-    """Bytes that do not have the announced checksum are never written into a slot."""
-
-    async def body() -> None:
-        host, data = arena(Tier.HOST), block(10)
-        mover = make_mover(Results(), host=host)
-        assert not await mover.write(Tier.HOST, slot(1), data, checksum_of(data) ^ 1)
-        assert not host.view(slot(1), SIZE).any()
-        assert await mover.write(Tier.HOST, slot(1), data, checksum_of(data))
-        assert np.array_equal(await mover.read(Tier.HOST, slot(1), SIZE), data)
-        await mover.stop(DEADLINE_S)
-        with pytest.raises(Unavailable):
-            await mover.check(_view(data, Tier.HOST), _copy(Tier.HOST, slot(1)), 1.0)
-
-    asyncio.run(body())
-
-
-def test_cancelled_write_ends_first() -> None:
-    """A cancelled caller learns of it only when the thread no longer writes into its slot."""
+def test_a_copy_is_outlasted() -> None:
+    """Whoever waits for a copy to end is held, however often it is cancelled, until no thread writes any more."""
 
     async def body() -> None:
         data = block(11)
         host = FaultyArenaStore(arena(Tier.HBM, mappable=False), Scripted([Fault.DELAY], [Operation.WRITE]))
         mover = make_mover(Results(), hbm=host)  # type: ignore[arg-type]
-        writing = asyncio.ensure_future(mover.write(Tier.HBM, slot(0), data, checksum_of(data)))
+        copy = functools.partial(host.write, slot(0), data)
+        waiting = asyncio.ensure_future(outlast(mover.begin_copy(Tier.HBM, SIZE, copy)))
+        await asyncio.sleep(0)  # a task that has not begun is cancelled at once
         async with asyncio.timeout(DEADLINE_S):
             while not host.injected[Fault.DELAY]:
                 await asyncio.sleep(0)
         for _ in range(3):
-            writing.cancel()
+            waiting.cancel()
             await asyncio.sleep(0)
-        assert not writing.done()
+        assert not waiting.done()
         host.resume.set()
-        with pytest.raises(asyncio.CancelledError):
-            await writing
+        await waiting
         assert np.array_equal(await mover.read(Tier.HBM, slot(0), SIZE), data)
         await mover.stop(DEADLINE_S)
+        with pytest.raises(Unavailable):
+            mover.begin_copy(Tier.HBM, SIZE, copy)
 
     asyncio.run(body())
 

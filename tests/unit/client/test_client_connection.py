@@ -17,7 +17,7 @@ from twins import TWINS, client_of
 
 from tierd_client import AcquireOutcome, Client, Layout, PutOutcome, chain_ids, errors
 from tierd_client.connection import RETRY_PAUSE_S
-from tierd_client.transfer import CHUNK_BYTES
+from tierd_client.framing import MESSAGE_BYTES
 
 SIZE = 300_000
 LAYOUT = Layout.opaque(block_bytes=SIZE, block_tokens=4)
@@ -120,21 +120,21 @@ def test_requiring_shared_memory_fails_where_there_is_none(daemon: ScriptedDaemo
 
 
 def test_blocks_go_and_come_by_streams(daemon: ScriptedDaemon, client: Any) -> None:
-    """Without shared memory put and get move the same bytes by streams, in messages of at most 1 MiB."""
+    """Without shared memory put and get move the same bytes by streams, in messages of a bounded size."""
     ns = client.namespace(LAYOUT)
     assert ns.put(IDS, DATA) == [PutOutcome.STORED] * 20
     assert all(np.array_equal(got, sent) for got, sent in zip(ns.get(IDS), DATA, strict=True))
-    assert max(daemon.chunk_sizes) <= CHUNK_BYTES
+    assert max(daemon.chunk_sizes) <= MESSAGE_BYTES
     assert sum(daemon.chunk_sizes) == DATA.size
     assert daemon.calls["Put"] == daemon.calls["Get"] == 3  # 20 ids, at most 8 in a call
 
 
 def test_a_block_larger_than_a_message_is_cut(daemon: ScriptedDaemon, client: Any) -> None:
-    """A block of more than 1 MiB goes in several messages, none above 1 MiB."""
-    ns = client.namespace(Layout.opaque(block_bytes=5 * CHUNK_BYTES // 2))
-    data = bytes(range(256)) * (5 * CHUNK_BYTES // 512)
+    """A block of more than a message goes in several, all full but the last."""
+    ns = client.namespace(Layout.opaque(block_bytes=5 * MESSAGE_BYTES // 2))
+    data = bytes(range(256)) * (5 * MESSAGE_BYTES // 512)
     ns.put([b"big"], [data])
-    assert daemon.chunk_sizes == [CHUNK_BYTES, CHUNK_BYTES, CHUNK_BYTES // 2]
+    assert daemon.chunk_sizes == [MESSAGE_BYTES, MESSAGE_BYTES, MESSAGE_BYTES // 2]
     assert ns.get([b"big"])[0].tobytes() == data
 
 

@@ -1,0 +1,80 @@
+"""The messages of Put and Get that carry bytes of blocks, framed by hand.
+
+PutRequest and GetResponse both have them in field 2, `data`: a message with nothing else in it is a tag, a length
+and the bytes. The protobuf library would copy those three times more on their way. What it encodes in another way
+is as valid, and left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tierd_client.format import U8Array
+
+MESSAGE_BYTES = 512 * 1024
+"""Payload of one message, but for the last: larger ones fall out of the processor's cache between two copies."""
+
+_DATA = 2 << 3 | 2
+"""Field 2, of a length that comes next."""
+
+_LENGTH_BYTES_MAX = 4
+
+
+def data_messages(blocks: Iterable[U8Array]) -> Iterator[bytes]:
+    """All blocks in messages."""
+    framer = Framer()
+    for block in blocks:
+        yield from framer.add(block)
+    yield from framer.end()
+
+
+class Framer:
+    """Cuts blocks into messages of MESSAGE_BYTES: small ones share one."""
+
+    def __init__(self) -> None:
+        self._pieces: list[U8Array] = []
+        self._room = MESSAGE_BYTES
+
+    def add(self, block: U8Array) -> Iterator[bytes]:
+        """The messages that are full with this block. Its bytes must stay as they are until its last message."""
+        start = 0
+        while start < block.size:
+            piece = block[start : start + self._room]
+            self._pieces.append(piece)
+            self._room -= piece.size
+            start += piece.size
+            if not self._room:
+                yield from self.end()
+
+    def end(self) -> Iterator[bytes]:
+        """The message of what is left, if anything is."""
+        if self._pieces:
+            length = MESSAGE_BYTES - self._room
+            pieces = (piece.data for piece in self._pieces)
+            message = b"".join((bytes((_DATA,)), _varint(length), *pieces))
+            self._pieces, self._room = [], MESSAGE_BYTES
+            yield message
+
+
+def data_of(message: bytes) -> U8Array | None:
+    """The `data` of a message that has nothing else, in place; None for any other message."""
+    if not message or message[0] != _DATA:
+        return None
+    length = shift = 0
+    for start, byte in enumerate(message[1 : 1 + _LENGTH_BYTES_MAX], 2):
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return np.frombuffer(message, np.uint8)[start:] if start + length == len(message) else None
+    return None
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
