@@ -42,7 +42,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signal
     shm_dir = Path(serving.cmdline()[serving.cmdline().index("--shm-dir") + 1])
     running.send_signal(number)
     assert running.wait(60) == 130
-    assert not serving.is_running()
+    assert not serving.is_running() or serving.status() == psutil.STATUS_ZOMBIE
     assert not shm_dir.exists() and not list(tmp_path.glob("tierd-bench-*"))
 
 

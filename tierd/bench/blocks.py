@@ -52,6 +52,10 @@ class Destinations:
         self._ring.fill(POISON)
         self._expected: list[int] = []
 
+    @property
+    def blocks(self) -> int:
+        return len(self._data)
+
     def take(self, blocks: I64Array) -> U8Array:
         """Buffers for these blocks, shape (n, block_bytes). Checks the others where they are used up."""
         start, end = len(self._expected), len(self._expected) + len(blocks)

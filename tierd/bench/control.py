@@ -57,7 +57,7 @@ def rpc(scale: Scale) -> Measured:
     }
 
 
-def roomy(identities: int) -> dict[str, int]:
+def roomy(identities: int) -> dict[str, Any]:
     """Settings of a daemon that can hold so many blocks of a page."""
     return {"host_bytes": identities * PAGE_BYTES, "catalog_rows": identities}
 

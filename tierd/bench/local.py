@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from tierd.bench.blocks import SEED, Destinations, Rotation, fresh_ids, random_blocks, shared_twin
 from tierd.bench.measuring import GIB, MIB, Measured, Result, Scale, Timed, WrongBytes, alternate, ratio
 from tierd.bench.stage import Daemon, serving
+from tierd_client import Client
 from tierd_client.format import I64Array, U8Array
 from tierd_client.identity import Identities
 from tierd_client.layout import Layout
@@ -34,8 +35,9 @@ REPORTS_S = 1.0
 def get(name: str, block_bytes: int, per_call: int, scale: Scale) -> Measured:
     """memcpy / get into the caller's buffers, so many blocks a call; and the same with every checksum compared."""
     data = working_set(scale, block_bytes, per_call)
-    with _holding(data) as (daemon, hits), shared_twin(data, daemon.shm_dir) as twin:
-        with hits.reader(daemon, per_call) as ours, hits.reader(daemon, per_call, "always") as verified:
+    with holding(data) as (daemon, hits), shared_twin(data, daemon.shm_dir) as twin:
+        always = daemon.client("always")
+        with hits.reader(daemon.client(), per_call) as ours, hits.reader(always, per_call) as verified:
             things = {"limit": hits.copier(twin, per_call), "ours": ours, "verified": verified}
             seconds = alternate(things, scale.repetitions)
         hits.destinations.check()
@@ -64,7 +66,7 @@ def daemon_cpu(name: str, scale: Scale) -> Measured:
     """Milliseconds of the daemon's CPU per GiB of 5 MiB hits, with the reports of these accesses."""
     data = working_set(scale, 5 * MIB, 1)
     samples = []
-    with _holding(data) as (daemon, hits), hits.reader(daemon, 1) as repeat:
+    with holding(data) as (daemon, hits), hits.reader(daemon.client(), 1) as repeat:
         for _ in range(max(4, scale.repetitions // 8)):
             before_s, repetitions = daemon.cpu_s(), SERVED_PASSES * data.nbytes // REPETITION_BYTES
             for _ in range(repetitions):
@@ -111,12 +113,10 @@ class Hits:
         return repeat
 
     @contextmanager
-    def reader(
-        self, daemon: Daemon, per_call: int, verify: Literal["always", "sampled"] = "sampled",
-    ) -> Iterator[Timed]:
-        """Gets cold blocks, by a client of its own that has touched every page of them before."""
+    def reader(self, client: Client, per_call: int) -> Iterator[Timed]:
+        """Gets cold blocks by a client that has touched every page of them before, and is closed in the end."""
         rotation, count = Rotation(len(self.ids), SEED), per_repetition(self.layout.block_bytes, per_call)
-        with daemon.client(verify) as client:
+        with client:
             namespace = client.namespace(self.layout)
 
             def read(count: int) -> float:
@@ -140,12 +140,13 @@ class Hits:
 class Written:
     """Blocks that are put under new names until the working set is full, then compared, and dropped."""
 
-    def __init__(self, data: U8Array, namespace: Namespace, per_call: int) -> None:
+    def __init__(self, data: U8Array, namespace: Namespace, per_call: int, seed: int = SEED) -> None:
+        """`seed`: another one gives other names."""
         self._data = data
         self._namespace = namespace
         self._per_call = per_call
         self._count = per_repetition(data.shape[1], per_call)
-        self._rng = np.random.default_rng(SEED)
+        self._rng = np.random.default_rng(seed)
         self._sources = Rotation(len(data), SEED)
         self._stored: list[tuple[Identities, I64Array]] = []
         self._room = len(data)
@@ -195,17 +196,17 @@ class Written:
         began = time.perf_counter()
         outcomes = [self._namespace.put(ids, blocks) for ids, blocks in calls]
         seconds = time.perf_counter() - began
-        if any(one is not PutOutcome.STORED for each in outcomes for one in each):
-            raise WrongBytes("a block was not stored though there is room")
+        if failed := {one for each in outcomes for one in each} - {PutOutcome.STORED}:
+            raise WrongBytes(f"blocks were not stored though there is room: {failed}")
         return seconds
 
 
 @contextmanager
-def _holding(data: U8Array) -> Iterator[tuple[Daemon, Hits]]:
-    """A daemon that holds these blocks."""
+def holding(data: U8Array, **settings: Any) -> Iterator[tuple[Daemon, Hits]]:
+    """A daemon with these settings that holds these blocks."""
     layout = Layout.opaque(block_bytes=data.shape[1])
     ids = fresh_ids(np.random.default_rng(SEED), len(data))
-    with serving(host_bytes=int(data.nbytes * ROOM)) as daemon:
+    with serving(host_bytes=int(data.nbytes * ROOM), **settings) as daemon:
         with daemon.client() as client:
             outcomes = client.namespace(layout).put(ids, data, timeout_s=30.0)
         if any(one is not PutOutcome.STORED for one in outcomes):

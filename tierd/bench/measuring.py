@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 CACHES_IN_SET = 4
 WORKING_SET_BYTES = 256 * MIB
 WORKING_SET_BYTES_MAX = 2048 * MIB
+
+T = TypeVar("T")
 
 Timed = Callable[[], float]
 """Does one repetition of a thing; seconds of the part of it that counts."""
@@ -59,16 +62,16 @@ class Scale:
         return cls(4, 64 * MIB, 1 << 15)
 
 
-def alternate(things: Mapping[str, Timed], repetitions: int) -> dict[str, list[float]]:
-    """Seconds of each repetition of each thing. All take turns, each time beginning with the next one, so that
+def alternate(things: Mapping[str, Callable[[], T]], repetitions: int) -> dict[str, list[T]]:
+    """What each repetition of each thing took. All take turns, each time beginning with the next one, so that
     a slow moment of the machine hits them alike; the first round warms up and does not count."""
     names = list(things)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    taken: dict[str, list[T]] = {name: [] for name in names}
     for repetition in range(repetitions + 1):
         first = repetition % len(names)
         for name in names[first:] + names[:first]:
-            seconds[name].append(things[name]())
-    return {name: each[1:] for name, each in seconds.items()}
+            taken[name].append(things[name]())
+    return {name: each[1:] for name, each in taken.items()}
 
 
 def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> Result:

@@ -42,10 +42,12 @@ class Daemon:
 
 
 @contextmanager
-def serving(**settings: Any) -> Iterator[Daemon]:
-    """A daemon with these settings. Raises ChildFailed with its own words."""
+def serving(*, tcp: str = "", **settings: Any) -> Iterator[Daemon]:
+    """A daemon with these settings, on a Unix socket and where it is given a TCP address. Raises ChildFailed with
+    its own words."""
     with _directory(short_temporary_directory()) as directory, _directory(str(SHARED_MEMORY)) as shm_dir:
-        defaults = {"spill": "none", "http_address": "off", "shm_dir": shm_dir}
+        listen = [f"unix://{directory}/tierd.sock", *([tcp] if tcp else [])]
+        defaults = {"spill": "none", "http_address": "off", "shm_dir": shm_dir, "listen": listen}
         child = DaemonChild(directory / "state", directory / "daemon.log", {**defaults, **settings})
         try:
             child.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tierd.bench import control, eviction, local, replay, scale, tls
+from tierd.bench import control, eviction, local, remote, replay, scale, spill, tls
 from tierd.bench.figures import Figure, Measurement
 from tierd.bench.measuring import MIB
 
@@ -19,6 +19,15 @@ def _get(name: str, block_bytes: int, per_call: int, what: str, goal: float, gat
 
 def _put(name: str, block_bytes: int, per_call: int, what: str, goal: float, gate: float) -> Measurement:
     return Measurement("local", (Figure(name, what, goal, gate),), partial(local.put, name, block_bytes, per_call))
+
+
+def _spill(suffix: str, block_bytes: int, connections: int, what: str, goals: tuple[float, float]) -> Measurement:
+    write, read = f"spill_write_{suffix}", f"spill_read_{suffix}"
+    figures = (
+        Figure(write, f"raw RESP / evict, {what}", goals[0], 0.65),
+        Figure(read, f"raw RESP / readmit, {what}", goals[1], 0.70 if connections == 1 else 0.65),
+    )
+    return Measurement("spill", figures, partial(spill.exchange, write, read, block_bytes, connections))
 
 
 MEASUREMENTS = (
@@ -40,6 +49,24 @@ MEASUREMENTS = (
             Figure("hash_plain_8192", "hashing 8,192 plain ids, ids/s"),
         ),
         scale.lookup,
+    ),
+    _spill("5m", 5 * MIB, 1, "5 MiB, one connection", (0.85, 0.90)),
+    _spill("4", 640 * KIB, 4, "640 KiB, 4 connections", (0.85, 0.85)),
+    Measurement(
+        "remote",
+        (
+            Figure("remote_put_5m", "raw TCP / put of 5 MiB, 8 a call", 0.40, 0.22),
+            Figure("remote_put_5m_1", "raw TCP / put of 5 MiB, one a call"),
+        ),
+        partial(remote.put, "remote_put_5m"),
+    ),
+    Measurement(
+        "remote",
+        (
+            Figure("remote_get_5m", "raw TCP / get of 5 MiB, 8 a call", 0.40, 0.22),
+            Figure("remote_get_5m_1", "raw TCP / get of 5 MiB, one a call"),
+        ),
+        partial(remote.get, "remote_get_5m"),
     ),
     Measurement(
         "control",

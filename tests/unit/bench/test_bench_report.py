@@ -84,3 +84,8 @@ def test_every_figure_has_a_name_of_its_own() -> None:
     """No two figures share a name, every one with a gate has a goal that is at least as good."""
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
     assert all(figure.reaches(figure.goal, figure.gate) for figure in FIGURES if figure.goal is not None)
+
+
+def test_every_suite_has_figures() -> None:
+    """Each suite that can be named measures something."""
+    assert {one.suite for one in MEASUREMENTS} == set(Suite) - {Suite.ALL}
