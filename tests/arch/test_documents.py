@@ -102,9 +102,9 @@ def test_links_lead_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_make_targets_exist(document: Path) -> None:
     """Each `make` command that a document names is a target."""
-    targets = set(re.findall(r"^([a-z]+):", MAKEFILE, flags=re.MULTILINE))
-    named = set(re.findall(r"^\s*make ([a-z]+)", document.read_text(), flags=re.MULTILINE))
-    named |= set(re.findall(r"`make ([a-z]+)", document.read_text()))
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.MULTILINE))
+    named = set(re.findall(r"^\s*make ([a-z-]+)", document.read_text(), flags=re.MULTILINE))
+    named |= set(re.findall(r"`make ([a-z-]+)", document.read_text()))
     assert named <= targets
 
 
