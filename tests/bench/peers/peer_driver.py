@@ -147,9 +147,9 @@ def _measure_blocks(peers: Sequence[Peer], plan: Plan, block_bytes: int, figures
         rounds = _rounds(peers, plan, "round", per_call=per_call)
         for name, answers in rounds.items():
             wrong, missed = (sum(one[key] for one in answers) for key in ("wrong", "missed"))
-            for verb in ("put", "get"):
-                work = Work(verb, block_bytes, per_call)
-                figures[name].append(figure_of(work, [one[verb] for one in answers], wrong, missed))
+            for verb, misses in (("put", 0), ("get", missed)):
+                work, times = Work(verb, block_bytes, per_call), [one[verb] for one in answers]
+                figures[name].append(figure_of(work, times, wrong, misses))
 
 
 def _measure_lookups(peers: Sequence[Peer], plan: Plan, figures: dict[str, list[Figure]]) -> None:

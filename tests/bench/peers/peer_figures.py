@@ -63,8 +63,8 @@ class Verdict:
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The smallest sample that at least this share of them does not exceed."""
-    ordered = sorted(samples)
+    """The smallest sample that at least this share of them does not exceed; NaN where there is none."""
+    ordered = sorted(samples) or [math.nan]
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
@@ -87,8 +87,12 @@ def verdicts(ours: Iterable[Figure], theirs: Iterable[Figure]) -> list[Verdict]:
     other = {figure.work: figure for figure in theirs}
     return [
         Verdict(work, math.inf if mine[work].wrong else mine[work].p50_us, other[work].p50_us)
-        for work in promised() if work in mine and work in other and not other[work].wrong
+        for work in promised() if work in mine and work in other and _counts(other[work])
     ]
+
+
+def _counts(theirs: Figure) -> bool:
+    return theirs.calls > 0 and not theirs.wrong
 
 
 def promised() -> list[Work]:

@@ -50,7 +50,7 @@ def _bars(results: Sequence[Result], block_bytes: int) -> list[Bar]:
             bars.append((OURS.title, verb, OURS_COLOURS[verb], own[len(own) // 2]))
         bars += [
             (r.subject.title, verb, COLOURS[verb], r.theirs[work].p50_us / r.limit[work].p50_us)
-            for r in results if work in r.theirs
+            for r in results if work in r.theirs and r.theirs[work].calls
         ]
     return bars
 

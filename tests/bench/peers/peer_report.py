@@ -120,14 +120,20 @@ def _place(result: Result) -> str:
 def _row(result: Result, work: Work) -> list[str]:
     theirs, ours, limit = result.theirs[work], result.ours[work], result.limit.get(work)
     moved = work.verb != "lookup"
-    over = ["", ""] if limit is None else [f"{one.p50_us / limit.p50_us:.2f}" for one in (theirs, ours)]
+    over = ["", ""] if limit is None else [_times(one, limit) for one in (theirs, ours)]
     return [
         work.label, _time(theirs), _time(ours), "" if limit is None else _time(limit), *over,
         _cpu(theirs) if moved else "", _cpu(ours) if moved else "",
     ]
 
 
+def _times(figure: Figure, limit: Figure) -> str:
+    return f"{figure.p50_us / limit.p50_us:.2f}" if figure.calls else "-"
+
+
 def _time(figure: Figure) -> str:
+    if not figure.calls:
+        return "-"
     return f"{figure.p50_us:,.0f} ({figure.p10_us:,.0f})"
 
 

@@ -60,6 +60,11 @@ class Clocks:
         self.blocks += done * blocks_per_call
         return done
 
+    def keep(self, which: Sequence[bool], blocks_per_call: int) -> None:
+        """Forgets the times of calls that did not do their work; their CPU time stays."""
+        self.seconds = [second for second, kept in zip(self.seconds, which, strict=True) if kept]
+        self.blocks = len(self.seconds) * blocks_per_call
+
     def as_json(self) -> dict[str, Any]:
         return vars(self)
 
@@ -99,6 +104,7 @@ class Runner:
         found: list[bool] = []
         done = get.run([self._getting(*group, found) for group in groups], per_call, budget_s)
         wrong = sum(self._wrong_blocks(group) for group, was in zip(groups[:done], found, strict=True) if was)
+        get.keep(found, per_call)
         self._adapter.clear()
         return {"put": put.as_json(), "get": get.as_json(), "wrong": wrong, "missed": found.count(False)}
 

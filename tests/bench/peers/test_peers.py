@@ -104,10 +104,12 @@ def test_a_verdict_is_theirs_over_ours() -> None:
 
 
 def test_verdicts_are_on_what_is_promised() -> None:
-    """Batches are reported and not judged; what the peer did wrongly or not at all is no verdict."""
+    """Batches are reported and not judged; what the peer did wrongly or not at all is no verdict. What tierd did
+    wrongly is lost."""
     assert set(result().verdicts) == {GET, PUT, LOOKUP}
     assert verdicts([figure(GET, 40.0)], [figure(GET, 10.0, wrong=1)]) == []
     assert verdicts([figure(GET, 40.0)], [figure(PUT, 10.0)]) == []
+    assert verdicts([figure(GET, 40.0)], [figure_of(GET, [], missed=9)]) == []
     assert not verdicts([figure(GET, 1.0, wrong=1)], [figure(GET, 10.0)])[0].is_faster
 
 
@@ -167,7 +169,8 @@ def test_wrong_blocks_and_misses_are_counted() -> None:
         runner.use(512, 8)
         answer = runner.round(per_call=1, budget_s=10.0)
         assert (answer["wrong"], answer["missed"]) == (spoilt, lost)
-        assert len(answer["put"]["seconds"]) == len(answer["get"]["seconds"]) == answer["get"]["blocks"] == 8
+        assert len(answer["put"]["seconds"]) == answer["put"]["blocks"] == 8
+        assert len(answer["get"]["seconds"]) == answer["get"]["blocks"] == 8 - lost
 
 
 def test_batches_take_so_many_blocks() -> None:
