@@ -8,7 +8,9 @@ layout and the ids, so that any process on any host makes the same. Pure: standa
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -191,6 +193,9 @@ def _tokens(token_ids: Any) -> NDArray[np.int64]:
         token_ids = token_ids.detach().cpu().numpy()
     if isinstance(token_ids, str | bytes):
         raise ValueError("token_ids: text has none; give what a tokenizer makes of it")
+    if isinstance(token_ids, list | tuple) and token_ids and not isinstance(token_ids[0], bool):
+        with suppress(TypeError, OverflowError):  # numpy says what is wrong; it looks at each one for twice as long
+            token_ids = array("q", token_ids)
     tokens = np.asarray(token_ids)
     if tokens.ndim != 1:
         raise ValueError(f"token_ids: {tokens.ndim} axes, not one")
