@@ -40,11 +40,13 @@ class Checks:
         """False when no block is compared."""
         return self._every > 0
 
+    def chooses(self) -> bool:
+        """Whether the next block that is read is to be compared."""
+        return self._every > 0 and next(self._read) % self._every == 0
+
     def passes(self, block: U8Array, checksum: int) -> bool:
         """False for a block that is compared and differs."""
-        if not self._every or next(self._read) % self._every:
-            return True
-        return checksum_of(block) == checksum
+        return not self.chooses() or checksum_of(block) == checksum
 
     async def report(self, session: Session, blocks: Any, indices: Sequence[int]) -> None:
         """Counts damaged blocks of a BlockIds message and tells the daemon, which looks at its copies. Nothing may

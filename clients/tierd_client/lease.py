@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from tierd_client.checks import Checks
+from tierd_client.checks import Checks, checksum_of
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition
 from tierd_client.format import U8Array
@@ -65,8 +65,9 @@ class SharedSlots:
             await Work(lambda: self._memory.refresh(self._deadline()))
         leased = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
         if leased and self._checks.compares:
+            compared = [i for i in leased if self._checks.chooses()]
             damaged = await Work(
-                lambda: [i for i in leased if not self._checks.passes(self.array(start + i), reply.checksums[i])])
+                lambda: [i for i in compared if checksum_of(self.array(start + i)) != reply.checksums[i]])
             for index in damaged:
                 outcomes[index] = AcquireOutcome.LOST
             self._damaged.append((batch.blocks, damaged))
