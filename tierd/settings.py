@@ -288,6 +288,16 @@ class Settings(BaseModel):
         131_072, ge=1024, le=16 << 20,
         description="Most leases and reservations of all sessions, in blocks, 30 bytes each. Default 131072.",
     )
+    stock_bytes: Size = Field(
+        64 << 20, ge=0, le=1 << 40,
+        description="Most bytes of slots that one session holds ahead of its next puts, which then take one call "
+        "each. Default 64MiB: a put of 512 blocks of 128 KiB. 0: none; a put reserves and commits.",
+    )
+    stock_share: float = Field(
+        1 / 16, ge=0, le=0.5,
+        description="Share of an arena that all sessions together hold ahead. Default 0.0625: what it costs of "
+        "the cache at most.",
+    )
     pin_share: float = Field(
         0.5, ge=0, le=1,
         description="Share of the lowest tier that is on which pins may keep from being dropped, in bytes of "

@@ -286,6 +286,7 @@ def _engine_settings(ground: Ground) -> EngineSettings:
         tiers=tuple(tiers), policy=settings.policy, clock=settings.clock.value,
         steps_per_second=settings.steps_per_second, max_moves=settings.max_moves, max_held=settings.max_held,
         max_sequences=settings.max_sequences, spill_grace_s=settings.spill_grace_s,
+        stock_bytes=settings.stock_bytes, stock_share=settings.stock_share,
         pin_share=settings.pin_share, pin_ttl_s=settings.pin_ttl_s, pin_ttl_max_s=settings.pin_ttl_max_s,
         tool_call_s=settings.tool_call_s, tool_call_max_s=settings.tool_call_max_s,
         max_prefetches=settings.max_prefetches, max_prefetch_moves=settings.max_prefetch_moves,
@@ -300,7 +301,7 @@ def _about(ground: Ground) -> About:
     return About(
         boot_id=ground.boot, instance_id=ground.state.instance,
         attach_path=str(settings.attach_path), heartbeat_ms=HEARTBEAT_MS, max_ids=settings.max_ids,
-        max_held=settings.max_held, version=version("tierd"),
+        max_held=settings.max_held, stock_bytes=settings.stock_bytes, version=version("tierd"),
         requested_bytes={
             Tier.HBM: settings.hbm_bytes, Tier.HOST: settings.host_bytes,
             Tier.SPILL: settings.spill_bytes_max,

@@ -58,6 +58,7 @@ class TierOccupancy:
     lent_blocks: int
     found_blocks: int
     shed_total: dict[str, int]
+    stocked_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,18 @@ class Call(Step[Any]):
     """One RPC with one answer; raises an error of this library.
 
     It is cancelled with the task that waits for it, unless there is `unheard`: then it runs on, and `unheard` is
-    called if it fails.
+    called if it fails, `late` with its answer if it does not.
     """
 
     def __init__(
         self, stub: Any, request: Any, timeout_s: float, unheard: Callable[[], None] | None = None,
+        late: Callable[[Any], None] | None = None,
     ) -> None:
         self._stub = stub
         self._request = request
         self._timeout_s = timeout_s
         self._unheard = unheard
+        self._late = late
 
     def block(self) -> Any:
         with translating():
@@ -56,8 +58,15 @@ class Call(Step[Any]):
         if self._unheard is None:
             call.cancel()
             return
-        unheard = self._unheard
-        call.add_done_callback(lambda call: unheard() if call.code() is not grpc.StatusCode.OK else None)
+        unheard, late = self._unheard, self._late
+
+        def answered(call: Any) -> None:
+            if call.code() is not grpc.StatusCode.OK:
+                unheard()
+            elif late is not None:
+                late(call.result())
+
+        call.add_done_callback(answered)
 
 
 class Stream:

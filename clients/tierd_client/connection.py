@@ -6,6 +6,7 @@ calls fail at once but for a short attempt now and then, so that a worker is not
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ from tierd_client.errors import (
     TimedOut,
     Unavailable,
 )
+from tierd_client.magazine import Magazine
 from tierd_client.routine import Routine, Work
 from tierd_client.session import LOST_GRACE_S, Session
 from tierd_client.v1 import blocks_pb2
@@ -177,6 +179,8 @@ class Connection:
         try:
             # Not in what is left of that time: a client that just missed it would stream for the session's life.
             session.attach(self._shared_memory, Deadline(min(self._connect_timeout_s, deadline.left_s())))
+            if session.memory is not None and session.info.stock_bytes:
+                session.magazine = Magazine(session)
             self._on_session(session)
         except BaseException as error:
             went_away = isinstance(error, SharedMemoryUnavailable) and session.is_lost(LOST_GRACE_S)
@@ -202,8 +206,12 @@ class Connection:
 def _end(session: Session) -> None:
     """Gives a session up that may still live. With leases out the process may read on: then only its end frees
     their slots."""
-    if session.settle() and not session.is_lost():
-        _detach(session, session)
+    if not session.is_lost():
+        if session.settle():
+            _detach(session, session)
+        elif session.magazine is not None:
+            with contextlib.suppress(TierdClientError):
+                session.magazine.give_back_all()
     session.shut()
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -35,6 +35,9 @@ from tierd_client.errors import (
 )
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc, lending_pb2_grpc
+
+if TYPE_CHECKING:
+    from tierd_client.magazine import Magazine
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +91,7 @@ class Session:
         self.rpc_timeout_s = rpc_timeout_s
         self.ended = threading.Event()
         self.memory: SharedMemory | None = None
+        self.magazine: Magazine | None = None
         self.catalog: CatalogReader | None = None
         self.namespaces: dict[bytes, Registered] = {}
         self.sequences: set[str] = set()
@@ -135,12 +139,12 @@ class Session:
 
     def call(
         self, method: str, request: Any, wait_s: float = 0.0, *, within_s: float | None = None,
-        unheard: Callable[[], None] | None = None,
+        unheard: Callable[[], None] | None = None, late: Callable[[Any], None] | None = None,
     ) -> Call:
         """One unary RPC that may wait `wait_s` in the daemon, or must be over `within_s`: a step of a routine.
-        `unheard` as in Call."""
+        `unheard`, `late` as in Call."""
         within_s = wait_s + self.rpc_timeout_s if within_s is None else within_s
-        return Call(self._stub(method), request, within_s, unheard)
+        return Call(self._stub(method), request, within_s, unheard, late)
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:
         """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""
@@ -232,6 +236,8 @@ class Session:
                         raise BrokenPeer("the first message of a session lacks its number or token")
                     self.info = info
                     self._heard.set()
+                if info.return_stock and self.magazine is not None:
+                    self.magazine.ask_back()
         except grpc.RpcError as error:
             self._failure = translated(error)
         except BrokenPeer as error:

@@ -1,7 +1,8 @@
 """Moving blocks between a caller's buffers and the daemon: by shared memory, or by streams.
 
 Both do the same on one batch of at most `batch_ids` identities. By shared memory the RPCs carry identities
-and addresses only: Reserve, copy, Commit; Acquire, copy, Release. By streams the bytes go through Put and
+and addresses only: copy, Store (storing.py), or Reserve, copy, Commit where the daemon knows no Store or wants no
+slots to be held ahead; Acquire, copy, Release. By streams the bytes go through Put and
 Get, for clients on another host or without the right to map.
 """
 
@@ -27,6 +28,7 @@ from tierd_client.routine import Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.staging import Sink, Source
+from tierd_client.storing import StockedPut
 from tierd_client.v1 import blocks_pb2
 
 STREAM_BATCH_BYTES = 64 << 20
@@ -75,7 +77,10 @@ class SharedTransfer:
     async def put(
         self, batch: Batch, source: Source, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
+        magazine = self._session.magazine
         with self._session.hold():
+            if magazine is not None:
+                return await StockedPut(self._session, self._memory, magazine, batch, source, tier).run(wait)
             reply = await self._reserve(batch, tier, wait)
             outcomes = outcomes_of(PutOutcome, reply.outcomes)
             addresses, generations = reply.addresses, reply.generations

@@ -22,8 +22,10 @@ from tierd.core.messages import (
     Prefetch,
     Reserve,
     ReserveReply,
+    Stock,
     Tier,
 )
+from tierd.core.sessions import StockedSlot
 from tierd.core.standing import set_next_use
 from tierd.core.state import EngineSettings, State, Tables, TierSpec, TierState
 from tierd.core.underway import Sequence, Ticket
@@ -51,6 +53,7 @@ def rich_engine() -> Engine:
     engine.step(Acquire(READER, Prompt(KIND, CHAIN[:2]).ids()), 1.0)
     engine.step(OpenSequence(WRITER, "running", Prompt(KIND, CHAIN).ids()), 2.0)
     engine.step(Reserve(WRITER, Prompt(KIND, (b"w" * 32,)).ids(), 4096), 3.0)
+    engine.step(Stock(WRITER, Prompt(KIND, (b"w" * 32,)).ids(), 4096, 2, 0), 3.0)
     engine.step(Reserve(LOST, Prompt(KIND, (b"q" * 32,)).ids(), 4096), 4.0)
     engine.step(EndSession(LOST, settled=False), 5.0)
     engine.step(Evict(Prompt(KIND, SINGLES[:1]).ids(), None, allow_drop=True), 6.0)
@@ -339,6 +342,27 @@ def do_nothing_more(state: State) -> None:
     ticket(state).blocks = None
 
 
+def stocked(state: State) -> tuple[int, StockedSlot]:
+    return next(iter(state.sessions.by_number[WRITER].stock.items()))
+
+
+def lose_a_stocked_slot(state: State) -> None:
+    generation, slot = stocked(state)
+    state.sessions.by_number[WRITER].stock[generation] = slot._replace(address=slot.address + (1 << 40))
+
+
+def miscount_a_stock(state: State) -> None:
+    state.sessions.by_number[WRITER].stocked[Tier.HOST, 4096] += 1
+
+
+def miscount_stocked_bytes(state: State) -> None:
+    state.sessions.stocked_bytes += 4096
+
+
+def hold_a_stocked_slot_under_another_generation(state: State) -> None:
+    state.sessions.hold_generation[stocked(state)[1].hold] += np.uint64(1)
+
+
 DAMAGES: list[tuple[Damage, str]] = [
     (use_an_empty_row, "a row is in use exactly"),
     (half_write, "half-written"),
@@ -386,6 +410,10 @@ DAMAGES: list[tuple[Damage, str]] = [
     (hold_another_address, "slot of one copy"),
     (call_a_lease_a_reservation, "slot of one copy"),
     (quarantine_elsewhere, "barred by as many holds"),
+    (lose_a_stocked_slot, "is out, and no record's"),
+    (miscount_a_stock, "slots of a stock are counted right"),
+    (miscount_stocked_bytes, "bytes of all stocks"),
+    (hold_a_stocked_slot_under_another_generation, "is under its hold"),
     (allow_no_moves, "no more moves"),
     (add("moves"), "moves are counted right"),
     (leave, "has a move"),

@@ -208,7 +208,8 @@ async def running(
     requested = {Tier.SPILL: spill_bytes if spill else 0, **sizes}
     about = About(
         boot_id=bytes([1] * 16), instance_id=bytes([2] * 16), attach_path=str(directory / "attach.sock"),
-        heartbeat_ms=heartbeat_ms, max_ids=max_ids, max_held=max_held, version="0.0-test",
+        heartbeat_ms=heartbeat_ms, max_ids=max_ids, max_held=max_held, stock_bytes=settings.stock_bytes,
+        version="0.0-test",
         requested_bytes=requested, config_json='{"policy": "lru"}',
     )
     finder = Finder(writer, mover, namespaces, timeout_s=look_s, ttl_s=ttl_s)

@@ -70,6 +70,10 @@ def closing(session: int, **fields: Any) -> pb.CloseSequenceRequest:
     return pb.CloseSequenceRequest(session=session, sequence="r", **fields)
 
 
+def storing(session: int, **fields: Any) -> pb.StoreRequest:
+    return pb.StoreRequest(**{"session": session, "blocks": ONE, "generations": [1], "checksums": [1], **fields})
+
+
 def in_chains(blocks: pb.BlockIds) -> pb.LookupChainsRequest:
     """A request of which the second chain is malformed."""
     second = pb.BlockIds()
@@ -120,6 +124,20 @@ CASES: list[Case] = [
     ("Reserve", lambda s: pb.ReserveRequest(session=s, blocks=ONE, sequence=LONG), "sequence: 257 bytes", INVALID),
     ("Reserve", lambda s: pb.ReserveRequest(session=s, blocks=ONE, sequence="r"), "sequence 'r'", NOT_FOUND),
     ("Reserve", lambda s: pb.ReserveRequest(session=s, blocks=ONE, timeout_ms=600_001), TIMEOUT, INVALID),
+    *blocks_cases("Store", pb.StoreRequest, session=OPEN, generations=[1], checksums=[1]),
+    *session_cases("Store", pb.StoreRequest, blocks=ONE, generations=[1], checksums=[1]),
+    ("Store", lambda s: pb.StoreRequest(session=s, blocks=ONE), "generations: 0 value(s) for 1", INVALID),
+    ("Store", lambda s: storing(s, checksums=[]), "checksums: 0 value(s) for 1", INVALID),
+    ("Store", lambda s: storing(s, places=[1]), "places[0]: 1 is not above", INVALID),
+    ("Store", lambda s: storing(s, places=[0, 0]), "places: 2 of 1 identities", INVALID),
+    ("Store", lambda s: storing(s, tier=pb.TIER_SPILL), "tier: SPILL", INVALID),
+    ("Store", lambda s: storing(s, priority=9), "priority: 9 is not", INVALID),
+    ("Store", lambda s: storing(s, sequence=LONG), "sequence: 257 bytes", INVALID),
+    ("Store", lambda s: storing(s, sequence="r"), "sequence 'r'", NOT_FOUND),
+    ("Store", lambda s: storing(s, slots_max=1001), "slots_max: 1001, more than 1000", INVALID),
+    ("Store", lambda s: storing(s, spare_slots=1001), "spare_slots: 1001, more than 1000", INVALID),
+    ("Store", lambda s: storing(s, returned=[1] * 65_537), "returned: 65537 slots", INVALID),
+    ("Store", lambda s: storing(s, timeout_ms=600_001), TIMEOUT, INVALID),
     *session_cases("Commit", pb.CommitRequest, ids=identity(1), generations=[1], checksums=[1]),
     ("Commit", lambda s: pb.CommitRequest(session=s), "ids: empty", INVALID),
     ("Commit", lambda s: pb.CommitRequest(session=s, ids=b"x"), "ids: 1 bytes", INVALID),

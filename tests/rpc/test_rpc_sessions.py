@@ -11,7 +11,7 @@ from rpc_daemon import DEADLINE_S, Daemon, block_ids, identity, ids_of, run, unt
 
 from tierd.core import messages as m
 from tierd.core.errors import NotFound, Refused
-from tierd.core.state import pack
+from tierd.core.terms import pack
 from tierd_client.layout import Layout
 from tierd_client.v1 import blocks_pb2 as pb
 

@@ -22,7 +22,8 @@ from tierd.app.namespaces import Namespaces
 from tierd.app.writer import Writer
 from tierd.core import messages as m
 from tierd.core.errors import SpillError
-from tierd.core.state import pack, split
+from tierd.core.state import split
+from tierd.core.terms import pack
 from tierd.ports import LOOK_IDENTITIES_MAX, StoredBlock
 from tierd_client.format import IDENTITY_BYTES
 

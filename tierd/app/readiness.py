@@ -27,7 +27,7 @@ from tierd.app.service import Service
 from tierd.app.verify import verify
 from tierd.core.errors import TierdError
 from tierd.core.messages import BlockFilter, BorrowedSlot, BorrowSlot, Record, ReturnSlot, Tier
-from tierd.core.state import pack
+from tierd.core.terms import pack
 from tierd.ports import StoredBlock
 from tierd_client.format import U8Array
 

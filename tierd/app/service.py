@@ -51,6 +51,7 @@ class About:
     heartbeat_ms: int
     max_ids: int
     max_held: int
+    stock_bytes: int
     version: str
     requested_bytes: Mapping[m.Tier, int]
     config_json: str
@@ -184,6 +185,8 @@ class Service:
             return self.writer.ask(command, m.ReserveReply)
 
         reply = ask(blocks, False)
+        if not reply.waiting and (reply.outcomes == m.Reserved.PENDING.value).any():
+            self.sessions.ask_stocks_back()
         kept = False
         try:
             await self._settle(reply, m.Reserved.PENDING, lambda left: ask(blocks.take(left), True), deadline)
@@ -492,6 +495,11 @@ class Service:
 
     def drop_damaged(self, tier: m.Tier, ids: U8Array, generations: U64Array) -> None:
         self.writer.step(m.DropDamaged(tier, ids, generations))
+
+    def placed_store(self, command: m.Store) -> m.Store:
+        """A Store of blocks as their namespace has them."""
+        blocks = self._placed(command.blocks)
+        return replace(command, blocks=blocks, block_bytes=self.block_bytes(blocks))
 
     # --- inside ---------------------------------------------------------------------------------------
 

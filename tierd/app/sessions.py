@@ -37,7 +37,8 @@ Orphan = tuple[int, int, int, bytes]
 @dataclass(slots=True, eq=False)
 class Session:
     """One client of this boot. `ending`: no call is taken any more; `ended`: over in the engine too;
-    `hang_up`: its own stream should close."""
+    `hang_up`: its own stream should close; `asked_back`: it is to be asked for the slots that it holds ahead;
+    `news`: one of these has changed."""
 
     number: int
     token: bytes
@@ -48,6 +49,8 @@ class Session:
     ending: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     hang_up: asyncio.Event = field(default_factory=asyncio.Event)
+    asked_back: bool = False
+    news: asyncio.Event = field(default_factory=asyncio.Event)
     released: int = 0
     reserved: dict[tuple[Tier, int], int] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
@@ -60,6 +63,8 @@ class Sessions:
         """`orphans`: what the engine recovered and nobody has settled yet."""
         self.on_end: list[Callable[[int], None]] = []
         """Called with each session that is over in the engine."""
+        self.on_want: list[Callable[[], None]] = []
+        """Called when sessions are asked for the slots that they hold ahead."""
         self._writer = writer
         self._orphans = orphans
         self._sessions: dict[int, Session] = {}
@@ -107,6 +112,7 @@ class Sessions:
         self._stopping = True
         for session in self._sessions.values():
             session.hang_up.set()
+            session.news.set()
 
     def process_ended(self, number: int) -> None:
         """The session's process is dead, of this or an earlier boot. Unknown ones are ignored."""
@@ -160,6 +166,14 @@ class Sessions:
             for generation in generations.tolist():
                 session.reserved.pop((tier, generation), None)
 
+    def ask_stocks_back(self) -> None:
+        """Asks all sessions for the slots that they hold ahead: others want for room."""
+        for tell in self.on_want:
+            tell()
+        for session in self._sessions.values():
+            session.asked_back = True
+            session.news.set()
+
     def segments_reserved(self, number: int) -> frozenset[int]:
         """Segments in which the session holds reservations; empty for an unknown one."""
         session = self._sessions.get(number)
@@ -173,6 +187,7 @@ class Sessions:
         self._tell_end(session.number)
         session.ended.set()
         session.hang_up.set()
+        session.news.set()
         self._sessions.pop(session.number, None)
 
     def _settle(self, number: int) -> int:

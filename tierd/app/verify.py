@@ -16,7 +16,7 @@ import numpy as np
 from tierd.app.carrier import Check
 from tierd.app.service import Service
 from tierd.core import messages as m
-from tierd.core.state import pack
+from tierd.core.terms import pack
 from tierd_client.format import U8Array
 
 PAGE_BLOCKS = 1000

@@ -22,7 +22,9 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R", bound=m.Reply)
 
-_WAKES_WAITERS = (m.Abort, m.Clear, m.Commit, m.DropDamaged, m.EndSession, m.Finish, m.SpillState)
+_WAKES_WAITERS = (
+    m.Abort, m.Clear, m.Commit, m.DropDamaged, m.EndSession, m.Finish, m.SpillState, m.Store, m.Unstock,
+)
 """Commands after which an identity that was PENDING without a move may have another outcome."""
 
 COALESCE_S = 0.002

@@ -22,7 +22,8 @@ def borrow_slot(state: State, command: BorrowSlot) -> BorrowedSlot:
 
 
 def return_slot(state: State, command: ReturnSlot) -> Done:
-    state.tier(command.tier).copies.give_back_borrowed(command.address)
+    copies = state.tier(command.tier).copies
+    copies.give_back_borrowed(copies.borrowed[command.address], [command.address])
     return Done()
 
 

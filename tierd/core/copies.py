@@ -254,18 +254,25 @@ class TierCopies:
     def borrow(self, size: int) -> int | None:
         """A free slot of the arena that no record owns, if there is one. Reserved until `give_back_borrowed`."""
         addresses = self.arena.allocate(slot_bytes(size), 1) if self.arena else []
-        for address in addresses:
-            self.borrowed[address] = slot_bytes(size)
-            self.reserved += slot_bytes(size)
-            return address
-        return None
+        self.borrow_slots(slot_bytes(size), addresses)
+        return addresses[0] if addresses else None
 
-    def give_back_borrowed(self, address: int) -> None:
-        """A borrowed slot is free again."""
-        size = self.borrowed.pop(address)
-        self.reserved -= size
+    def borrow_slots(self, slot: int, addresses: Sequence[int]) -> None:
+        """Allocated slots of `slot` bytes are out without a record; they count as reserved until `end_borrow`."""
+        self.borrowed.update(dict.fromkeys(addresses, slot))
+        self.reserved += slot * len(addresses)
+
+    def give_back_borrowed(self, slot: int, addresses: Sequence[int]) -> None:
+        """Borrowed slots of `slot` bytes are free again."""
+        self.end_borrow(slot, addresses)
         if self.arena:
-            self.arena.free(size, [address])
+            self.arena.free(slot, addresses)
+
+    def end_borrow(self, slot: int, addresses: Sequence[int]) -> None:
+        """Borrowed slots of `slot` bytes are the caller's to hand on."""
+        for address in addresses:
+            del self.borrowed[address]
+        self.reserved -= slot * len(addresses)
 
     def _leave(self, rows: I64Array, event: Event) -> None:
         after = advance(self.state[rows], event)

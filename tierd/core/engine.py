@@ -26,6 +26,7 @@ from tierd.core import (
     reading,
     sequences,
     statistics,
+    stock,
     storing,
     touching,
 )
@@ -81,6 +82,9 @@ HANDLERS: dict[type, Handler] = {
     m.Reserve: placing.reserve,
     m.Commit: placing.commit,
     m.Abort: placing.abort,
+    m.Stock: stock.stock,
+    m.Unstock: stock.unstock,
+    m.Store: stock.store,
     m.Adopt: lending.adopt,
     m.Withdraw: lending.withdraw,
     m.Evict: moving.evict,

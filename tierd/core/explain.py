@@ -56,8 +56,13 @@ def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
         tier.tier, copies.capacity, copies.free, copies.used, copies.reserved, copies.quarantined, copies.blocks,
         evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,
         counters.demoted, counters.promoted, counters.failed_moves, len(copies.loans),
-        copies.found_blocks, dict(counters.shed),
+        copies.found_blocks, dict(counters.shed), _stocked_bytes(state, tier),
     )
+
+
+def _stocked_bytes(state: State, tier: TierState) -> int:
+    stocks = (session.stocked.items() for session in state.sessions.by_number.values())
+    return sum(size * count for stock in stocks for (number, size), count in stock if number == tier.tier)
 
 
 def shares(state: State) -> SharesReply:

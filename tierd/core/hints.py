@@ -10,7 +10,8 @@ from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import CloseSequence, NextUse, Priority
 from tierd.core.standing import raise_priority, set_next_use, set_priority
-from tierd.core.state import State, pack
+from tierd.core.state import State
+from tierd.core.terms import pack
 from tierd.core.underway import Sequence
 from tierd_client.format import I64Array
 

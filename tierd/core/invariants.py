@@ -6,6 +6,7 @@ fails.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -226,6 +227,7 @@ def _check_holds(state: State) -> None:
     for session in sessions.by_number.values():
         holds = [hold for lease in session.leases.values() for hold in lease.holds]
         holds += [*(hold for _, _, hold in session.reservations.values()), *session.quarantined]
+        holds += [slot.hold for slot in session.stock.values()]
         _require(session.held == len(holds), "a session holds what it counts")
         _require(not (session.ended and session.held == 0), "an ended session that holds nothing is forgotten")
         for hold in holds:
@@ -240,9 +242,12 @@ def _check_holds(state: State) -> None:
 def _check_hold_targets(state: State) -> None:
     sessions = state.sessions
     barred: dict[tuple[int, int], int] = {}
+    stocked = _check_stocks(state)
     for hold in np.flatnonzero(sessions.hold_session).tolist():
         tier = state.tiers[Tier(int(sessions.hold_tier[hold]))]
         address, kind = int(sessions.hold_address[hold]), int(sessions.hold_kind[hold])
+        if kind == HOLD_RESERVATION and hold in stocked:
+            continue
         if kind in (HOLD_LEASE, HOLD_RESERVATION):
             wanted = STATE_READY if kind == HOLD_LEASE else STATE_FILLING
             found = (tier.copies.address == address) & (tier.copies.state == wanted)
@@ -254,6 +259,24 @@ def _check_hold_targets(state: State) -> None:
         for address, (_, holds) in tier.copies.barred.items():
             _require(barred.pop((tier.tier, address), 0) == holds, "a slot is barred by as many holds as it counts")
     _require(not barred, "a quarantined hold bars its slot")
+
+
+def _check_stocks(state: State) -> set[int]:
+    """The holds of stocks."""
+    holds: set[int] = set()
+    for session in state.sessions.by_number.values():
+        counted = Counter((slot.tier, slot.bytes) for slot in session.stock.values())
+        _require(+Counter(session.stocked) == counted, "the slots of a stock are counted right")
+        _require(not (session.ended and session.stock), "a session that has ended has no stock")
+        for generation, slot in session.stock.items():
+            out = state.tiers[slot.tier].copies.borrowed.get(slot.address)
+            _require(out == slot.bytes, f"stocked slot {slot.address:#x} is out, and no record's")
+            held = state.sessions.hold_address[slot.hold], state.sessions.hold_generation[slot.hold]
+            _require(held == (slot.address, generation), f"stocked slot {slot.address:#x} is under its hold")
+            holds.add(slot.hold)
+    total = sum(slot.bytes for session in state.sessions.by_number.values() for slot in session.stock.values())
+    _require(state.sessions.stocked_bytes == total, "the bytes of all stocks are counted right")
+    return holds
 
 
 def _check_moves(state: State) -> None:

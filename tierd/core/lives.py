@@ -23,6 +23,7 @@ from tierd.core.sequences import end_sequence
 from tierd.core.sessions import Lease, Session, Sessions
 from tierd.core.standing import forget_soon
 from tierd.core.state import ARENA_TIERS, State, TierState
+from tierd.core.stock import give_back, quarantine_stock
 from tierd_client.format import (
     HOLD_LEASE,
     OFFSET_BITS,
@@ -57,6 +58,10 @@ def end_session(state: State, command: EndSession) -> Done:
     session.ended = True
     held = session.held
     _end_reservations(state, session, settled=command.settled)
+    if command.settled:
+        give_back(state, session, list(session.stock))
+    else:
+        quarantine_stock(state, session)
     end_lender(state, session.number)
     if command.settled:
         for lease in list(session.leases):

@@ -44,6 +44,13 @@ from tierd.core.spill_messages import SpillCommand as SpillCommand
 from tierd.core.spill_messages import SpillState as SpillState
 from tierd.core.spill_messages import Taken as Taken
 from tierd.core.spill_messages import TakeStatistics as TakeStatistics
+from tierd.core.stock_messages import Stock as Stock
+from tierd.core.stock_messages import StockAnswer as StockAnswer
+from tierd.core.stock_messages import StockCommand as StockCommand
+from tierd.core.stock_messages import StockReply as StockReply
+from tierd.core.stock_messages import Store as Store
+from tierd.core.stock_messages import StoreReply as StoreReply
+from tierd.core.stock_messages import Unstock as Unstock
 from tierd.core.terms import Aborted as Aborted
 from tierd.core.terms import Acquired as Acquired
 from tierd.core.terms import Adopted as Adopted
@@ -60,6 +67,7 @@ from tierd.core.terms import Priority as Priority
 from tierd.core.terms import Readmitted as Readmitted
 from tierd.core.terms import Record as Record
 from tierd.core.terms import Reserved as Reserved
+from tierd.core.terms import Stored as Stored
 from tierd.core.terms import Tier as Tier
 from tierd.core.terms import Withdrawn as Withdrawn
 from tierd_client.format import U8Array, U64Array
@@ -285,7 +293,7 @@ Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve
     | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy
     | ListBlocks | Describe | Explain | Plan | Finish | SpillCommand | HintCommand | OperatorCommand
-    | LoanCommand
+    | LoanCommand | StockCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -366,7 +374,7 @@ class ChainsLookedUp:
 
 @dataclass(slots=True)
 class ReserveReply:
-    """`waiting`: moves to wait for before the PENDING ids are asked for again."""
+    """`waiting`: moves to wait for before the PENDING ids are asked for again; none: stocks may be given back."""
 
     outcomes: OutcomeArray
     addresses: U64Array
@@ -420,6 +428,8 @@ class PolicySet:
 
 @dataclass(slots=True)
 class TierOccupancy:
+    """`stocked_bytes`: of the reserved ones, those of slots that sessions hold for blocks to come."""
+
     tier: Tier
     capacity_bytes: int
     free_bytes: int
@@ -439,6 +449,7 @@ class TierOccupancy:
     lent_blocks: int
     found_blocks: int
     shed_total: dict[str, int]
+    stocked_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -529,7 +540,7 @@ class Planned:
 Reply = (
     Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared
     | PolicySet | OccupancyReply | BlockPage | Explained | Planned | HintReply | OperatorReply
-    | WithdrawReply | Taken
+    | WithdrawReply | Taken | StockAnswer
 )
 
 

@@ -28,6 +28,7 @@ from tierd.core.room import Room, free_rows, obtain
 from tierd.core.sequences import begin_request, count_accesses, find_sequence
 from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
+from tierd.core.underway import Sequence
 from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, words_of
 
 # Members of an enum stand beside arrays by their `value`: numpy takes five times as long over the member itself.
@@ -35,31 +36,23 @@ from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, word
 
 def reserve(state: State, command: Reserve) -> ReserveReply:
     session = state.sessions.get(command.session)
-    tier = _arena(state, command.tier)
+    tier = arena_of(state, command.tier)
     blocks, count = command.blocks, len(command.blocks)
     rows = state.catalog.find(blocks.ids)
     refuse_foreign(state, blocks, rows)
-    outcomes = _known_outcomes(state, tier, blocks.ids, rows)
+    outcomes = known_outcomes(state, tier, blocks.ids, rows)
     wanted = indices(outcomes == 0)
     state.sessions.room_to_hold(session, len(wanted))
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
-    exists = indices(outcomes == Reserved.EXISTS.value)
-    if len(exists):
-        if len(set(rows[exists].tolist())) < len(exists):
-            exists = exists[np.unique(rows[exists], return_index=True)[1]]
-        count_accesses(state, sequence, rows[exists])
+    count_existing(state, sequence, rows, outcomes)
     room = _make_room(state, tier, command, rows, len(wanted))
     addresses = room.addresses
-    granted = _limit_by_rows(state, tier, command, wanted[: len(addresses)], rows, addresses)
-    outcomes[wanted] = Reserved.PENDING if room.waiting else Reserved.FULL
+    granted = wanted[: rows_for(state, blocks, rows, wanted[: len(addresses)])]
+    tier.copies.give_back(command.block_bytes, addresses[len(granted) :])
+    may_come = room.waiting or state.sessions.stocked_bytes
+    outcomes[wanted] = Reserved.PENDING if may_come else Reserved.FULL
     outcomes[granted] = Reserved.GRANTED
-    fresh = granted[rows[granted] == NO_ROW]
-    priority = command.priority or (sequence.priority if sequence else Priority.UNSPECIFIED)
-    prefer(state, rows, priority)
-    if len(fresh):
-        rows[fresh] = state.create_rows(blocks, fresh, command.block_bytes)
-        introduce(state, rows[fresh], priority)
-    state.link(blocks, rows)
+    admit(state, blocks, rows, granted, command.block_bytes, priority_of(command.priority, sequence))
     reply = ReserveReply(outcomes, np.zeros(count, np.uint64), np.zeros(count, np.uint64))
     if len(granted):
         reply.addresses[granted] = addresses[: len(granted)]
@@ -69,21 +62,35 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     return reply
 
 
+def priority_of(said: Priority, sequence: Sequence | None) -> Priority:
+    """What a request says of its blocks, else what its sequence does."""
+    return said or (sequence.priority if sequence else Priority.UNSPECIFIED)
+
+
 def _make_room(state: State, tier: TierState, command: Reserve, rows: I64Array, count: int) -> Room:
     """Slots for new blocks, never at the cost of the chain that they belong to: without its head, or with a
     hole in it, they would be of no use."""
     room = Room(tier.copies.allocate(command.block_bytes, count))
     if len(room.addresses) == count:
         return room
-    return obtain(state, tier, command.block_bytes, count, _guard(state, command, rows), room)
+    return obtain(state, tier, command.block_bytes, count, guard_of(state, command.blocks, rows), room)
 
 
-def _guard(state: State, command: Reserve, rows: I64Array) -> I64Array:
+def guard_of(state: State, blocks: Ids, rows: I64Array) -> I64Array:
     """Rows that a request must not lose to itself: those it names, and the chain before them."""
-    return np.concatenate([state.named(command.blocks, rows), state.ancestors(command.blocks)])
+    return np.concatenate([state.named(blocks, rows), state.ancestors(blocks)])
 
 
-def _arena(state: State, number: Tier) -> TierState:
+def count_existing(state: State, sequence: Sequence | None, rows: I64Array, outcomes: NDArray[np.int8]) -> None:
+    """One access to each block that is there already."""
+    exists = indices(outcomes == Reserved.EXISTS.value)
+    if len(exists):
+        if len(set(rows[exists].tolist())) < len(exists):
+            exists = exists[np.unique(rows[exists], return_index=True)[1]]
+        count_accesses(state, sequence, rows[exists])
+
+
+def arena_of(state: State, number: Tier) -> TierState:
     if number not in ARENA_TIERS:
         raise InvalidInput("tier", "blocks are written into hbm or host, not into spill")
     tier = state.tier(number)
@@ -102,7 +109,7 @@ def refuse_foreign(state: State, blocks: Ids, rows: I64Array) -> None:
         raise InvalidInput("blocks.ids", f"{problem}, not of {blocks.namespace}, {blocks.group}")
 
 
-def _known_outcomes(state: State, tier: TierState, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
+def known_outcomes(state: State, tier: TierState, ids: U8Array, rows: I64Array) -> NDArray[np.int8]:
     """What is known of each id before any room is sought; 0 where a slot is wanted. A copy that an engine lends
     stands in the way of one in the same tier only: it goes when the engine says so."""
     outcomes = np.zeros(len(rows), np.int8)
@@ -134,18 +141,26 @@ def mark_duplicates(ids: U8Array, outcomes: NDArray[np.int8], duplicate: int = R
         seen.add(key)
 
 
-def _limit_by_rows(
-    state: State, tier: TierState, command: Reserve, granted: I64Array, rows: I64Array, addresses: list[int]
-) -> I64Array:
-    """Gives slots back for which the catalog has no row left, and none can be freed."""
-    if len(granted) <= state.catalog.free_rows:
-        return granted
-    fresh = np.cumsum(rows[granted] == NO_ROW)
+def rows_for(state: State, blocks: Ids, rows: I64Array, places: I64Array) -> int:
+    """For how many of these places, from the first on, the catalog has rows; others are freed for it."""
+    if len(places) <= state.catalog.free_rows:
+        return len(places)
+    fresh = np.cumsum(rows[places] == NO_ROW)
     if fresh[-1] > state.catalog.free_rows:
-        free_rows(state, int(fresh[-1]) - state.catalog.free_rows, _guard(state, command, rows))
-    fits = granted[fresh <= state.catalog.free_rows]
-    tier.copies.give_back(command.block_bytes, addresses[len(fits) : len(granted)])
-    return fits
+        free_rows(state, int(fresh[-1]) - state.catalog.free_rows, guard_of(state, blocks, rows))
+    return int(np.count_nonzero(fresh <= state.catalog.free_rows))
+
+
+def admit(
+    state: State, blocks: Ids, rows: I64Array, places: I64Array, block_bytes: int, priority: Priority
+) -> None:
+    """Makes rows, into `rows`, for the ids at `places` that have none, and links all that have one."""
+    prefer(state, rows, priority)
+    fresh = places[rows[places] == NO_ROW]
+    if len(fresh):
+        rows[fresh] = state.create_rows(blocks, fresh, block_bytes)
+        introduce(state, rows[fresh], priority)
+    state.link(blocks, rows)
 
 
 def _hand_out(
@@ -163,7 +178,7 @@ def _hand_out(
 
 def commit(state: State, command: Commit) -> Outcomes:
     session = state.sessions.get(command.session)
-    tier = _arena(state, command.tier)
+    tier = arena_of(state, command.tier)
     sequence = find_sequence(state, session.number, command.sequence) if command.sequence else None
     places, rows = _written(state, session, tier, command.ids, command.generations)
     kept = _agree(state, tier, rows, command.checksums[places])
@@ -199,22 +214,33 @@ def _written(
 
 
 def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
-    """Sets the checksums. A copy elsewhere with other bytes gives way to the new one; where it is in use the
-    new one gives way, so that an identity never has two contents."""
-    kept = np.ones(len(rows), bool)
-    others = [tier for tier in state.tiers.values() if some(tier.copies.ready(rows))]
-    for other in others:
-        in_use = (other.copies.leases[rows] > 0) | (other.copies.moves[rows] > 0)
-        kept &= ~(_differs(state, other, rows, checksums) & in_use)
-    if others:
+    """Sets the checksums of those FILLING copies that may have them; the others are abandoned."""
+    kept = ~contradicted(state, rows, checksums)
+    if not every(kept):
         state.abandon(tier, rows[~kept])
-    for other in others:
-        state.drop(other, rows[kept & _differs(state, other, rows, checksums)])
-    if others:
         rows, checksums = rows[kept], checksums[kept]
+    set_content(state, rows, checksums)
+    return kept
+
+
+def contradicted(state: State, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
+    """Rows with another copy that has other bytes and is in use: the new one gives way, so that an identity never
+    has two contents."""
+    found = np.zeros(len(rows), bool)
+    for other in state.tiers.values():
+        if some(other.copies.ready(rows)):
+            in_use = (other.copies.leases[rows] > 0) | (other.copies.moves[rows] > 0)
+            found |= _differs(state, other, rows, checksums) & in_use
+    return found
+
+
+def set_content(state: State, rows: I64Array, checksums: U64Array) -> None:
+    """Sets the checksums of FILLING copies. A copy elsewhere with other bytes gives way to them."""
+    for other in state.tiers.values():
+        if some(other.copies.ready(rows)):
+            state.drop(other, rows[_differs(state, other, rows, checksums)])
     with state.catalog.writing(rows):
         state.catalog.checksum[rows] = checksums
-    return kept
 
 
 def _differs(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
@@ -225,7 +251,7 @@ def _differs(state: State, tier: TierState, rows: I64Array, checksums: U64Array)
 
 def abort(state: State, command: Abort) -> Outcomes:
     session = state.sessions.get(command.session)
-    tier = _arena(state, command.tier)
+    tier = arena_of(state, command.tier)
     places, rows = _written(state, session, tier, command.ids, command.generations)
     state.abandon(tier, rows)
     outcomes = np.full(len(command.ids), Aborted.STALE, np.int8)

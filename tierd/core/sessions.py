@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,19 @@ class Lease:
     holds: list[int] = field(default_factory=list)
 
 
+class StockedSlot(NamedTuple):
+    """A slot that a session may write before it says for which block."""
+
+    tier: Tier
+    address: int
+    bytes: int
+    hold: int
+
+    @property
+    def kind(self) -> tuple[Tier, int]:
+        return self.tier, self.bytes
+
+
 @dataclass(slots=True)
 class Session:
     """One client process. `ended`: it can ask for nothing more, but may still touch what it held."""
@@ -36,6 +51,10 @@ class Session:
     leases: dict[int, Lease] = field(default_factory=dict)
     reservations: dict[int, tuple[Tier, int, int]] = field(default_factory=dict)
     """Generation of each FILLING slot that it may write -> tier, row, hold."""
+    stock: dict[int, StockedSlot] = field(default_factory=dict)
+    """Generation of each slot that it holds without a block -> the slot."""
+    stocked: dict[tuple[Tier, int], int] = field(default_factory=dict)
+    """Tier and bytes of a slot -> how many of these the stock has."""
     quarantined: list[int] = field(default_factory=list)
     """Holds of slots that no record knows any more."""
     held: int = 0
@@ -57,6 +76,8 @@ class Sessions:
         self.hold_bytes: NDArray[np.uint32] = column["hold_bytes"]
         self.max_held = max_held
         self.by_number: dict[int, Session] = {}
+        self.stocked_bytes = 0
+        """Of the stocks of all sessions."""
         self._next_lease = 1
         self._find_free()
 
@@ -114,9 +135,10 @@ class Sessions:
         return self._next_lease - 1
 
     def room_to_hold(self, session: Session, count: int) -> None:
-        """LimitReached unless the session may hold so many slots more."""
-        if session.held + count > self.max_held:
-            raise LimitReached(f"max_held: {session.held} slots held, {count} more are over {self.max_held}")
+        """LimitReached unless the session may hold so many slots more; its stock has limits of its own."""
+        held = session.held - len(session.stock)
+        if held + count > self.max_held:
+            raise LimitReached(f"max_held: {held} slots held, {count} more are over {self.max_held}")
         if count > self.free_holds:
             raise LimitReached(f"holds: {count} wanted, {self.free_holds} of {len(self.hold_session)} free")
 
@@ -134,6 +156,26 @@ class Sessions:
         self.hold_session[holds] = session.number
         session.held += count
         return holds
+
+    def add_to_stock(
+        self, session: Session, tier: Tier, slot: int, addresses: U64Array, generations: U64Array
+    ) -> None:
+        """Slots of `slot` bytes that the session may write for any block of that size."""
+        count = len(addresses)
+        sizes = np.full(count, slot, np.uint32)
+        holds = self.hold(session, HOLD_RESERVATION, tier, addresses, generations, sizes)
+        each = zip(repeat(tier, count), addresses.tolist(), repeat(slot), holds.tolist(), strict=False)
+        session.stock.update(zip(generations.tolist(), map(StockedSlot._make, each), strict=True))
+        session.stocked[tier, slot] = session.stocked.get((tier, slot), 0) + count
+        self.stocked_bytes += slot * count
+
+    def take_of_stock(self, session: Session, generations: list[int]) -> list[StockedSlot]:
+        """Slots of one tier and size, in that order. Their holds go on, and are the caller's to end."""
+        slots = [session.stock.pop(generation) for generation in generations]
+        if slots:
+            session.stocked[slots[0].tier, slots[0].bytes] -= len(slots)
+            self.stocked_bytes -= slots[0].bytes * len(slots)
+        return slots
 
     def unhold(self, session: Session, holds: Sequence[int] | I64Array) -> None:
         freed = np.asarray(holds, np.int64)
@@ -162,4 +204,4 @@ class Sessions:
         self._find_free()
 
 
-__all__ = ["HOLD_LEASE", "HOLD_RESERVATION", "Lease", "Session", "Sessions"]
+__all__ = ["HOLD_LEASE", "HOLD_RESERVATION", "Lease", "Session", "Sessions", "StockedSlot"]

@@ -7,7 +7,6 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +76,9 @@ class EngineSettings:
     """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept, rather than dropped
     for newcomers, after the spill tier went down. `spill_write`: a key of STORED_FROM. `spill_bytes_per_s`: to and
     from that tier, 0 without a limit. `spill_high`, `spill_low`: watermarks, as shares of its bytes. `pin_share`:
-    of the lowest tier, that pins may keep. `max_prefetches`: of one session; `max_prefetch_moves`: blocks that
-    they bring up at once."""
+    of the lowest tier, that pins may keep. `stock_bytes`: slots that one session holds ahead; `stock_share`: of
+    an arena, that all do. `max_prefetches`: of one session; `max_prefetch_moves`: blocks that they bring up
+    at once."""
 
     tiers: tuple[TierSpec, ...]
     policy: str = "lrfu"
@@ -89,6 +89,8 @@ class EngineSettings:
     max_sequences: int = 4_096
     spill_grace_s: float = 60.0
     pin_share: float = 0.5
+    stock_bytes: int = 64 << 20
+    stock_share: float = 1 / 16
     pin_ttl_s: float = 3_600.0
     pin_ttl_max_s: float = 86_400.0
     tool_call_s: float = 30.0
@@ -401,9 +403,11 @@ class State:
 
     # --- copies -------------------------------------------------------------------------------------
 
-    def reserve(self, tier: TierState, rows: I64Array, addresses: list[int], writer: int) -> U64Array:
-        """Hands out slots; returns their generations."""
-        generations = self.generations(len(rows))
+    def reserve(
+        self, tier: TierState, rows: I64Array, addresses: list[int], writer: int, told: U64Array | None = None
+    ) -> U64Array:
+        """Hands out slots; returns their generations. `told`: those that their writer knows them by already."""
+        generations = self.generations(len(rows)) if told is None else told
         tier.copies.reserve(rows, addresses, generations, writer)
         self._count_children(tier, self.catalog.parents(tier.copies.placed(rows)), 1)
         return generations
@@ -586,11 +590,6 @@ class State:
             if tier.leaving:
                 ready = ready[~np.isin(ready, list(tier.leaving))]
             tier.victims.insert(ready)
-
-
-def pack(identities: Iterable[bytes]) -> U8Array:
-    """The opposite of `split`."""
-    return np.frombuffer(b"".join(identities), np.uint8).reshape(-1, 32)
 
 
 def split(ids: U8Array) -> list[bytes]:

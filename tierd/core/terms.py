@@ -5,6 +5,7 @@ Numbers of the enums are those of the wire.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -41,6 +42,20 @@ class Reserved(IntEnum):
 class Committed(IntEnum):
     COMMITTED = 1
     STALE = 2
+
+
+class Stored(IntEnum):
+    """BUSY: reserved by another session, or a copy with other bytes is in use. ABSENT: it is not there, and came
+    without a slot. STALE: the slot is not in the session's stock. Of all but STORED nothing was published, and the
+    slot stays where it was."""
+
+    STORED = 1
+    EXISTS = 2
+    BUSY = 3
+    FULL = 4
+    ABSENT = 5
+    DUPLICATE = 6
+    STALE = 7
 
 
 class Aborted(IntEnum):
@@ -185,3 +200,8 @@ class Record:
     ema: float = 0.0
     crf: float = 0.0
     weighted: bool = False
+
+
+def pack(identities: Iterable[bytes]) -> U8Array:
+    """Identities as one array of shape (n, 32)."""
+    return np.frombuffer(b"".join(identities), np.uint8).reshape(-1, 32)

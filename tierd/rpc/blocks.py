@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc
@@ -14,6 +14,7 @@ import structlog
 
 from tierd.app import sessions, streams
 from tierd.app.service import Service
+from tierd.app.stocks import Stocks
 from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused, Unavailable
@@ -37,6 +38,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._stocks = Stocks(service)
 
     @answers_errors
     async def RegisterNamespace(self, request: Any, context: Any) -> Any:
@@ -62,7 +64,8 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         try:
             await context.write(self._session_info(session))
             while not await _hangs_up(session, self._service.about.heartbeat_ms / 1000):
-                await context.write(pb.SessionInfo(session=session.number))
+                asked_back, session.asked_back = session.asked_back, False
+                await context.write(pb.SessionInfo(session=session.number, return_stock=asked_back))
             raise Refused("the session has ended") if session.ending else Unavailable("the daemon is stopping")
         finally:
             self._service.end_session(session.number)
@@ -118,6 +121,12 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         tier = convert.arena_tier(request.tier, "tier")
         reply = self._service.abort(convert.session(request.session), ids, generations, tier)
         return pb.AbortResponse(outcomes=reply.outcomes.tolist())
+
+    @answers_errors
+    async def Store(self, request: Any, context: Any) -> Any:
+        order = convert.store_order(request, self._service.about.max_ids)
+        result = await self._stocks.store(order, deadline_of(context, request.timeout_ms))
+        return convert.store_response(result, order.tier)
 
     @answers_errors
     async def Acquire(self, request: Any, context: Any) -> Any:
@@ -245,6 +254,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
             session=session.number, token=session.token, boot_id=about.boot_id, instance_id=about.instance_id,
             attach_path=about.attach_path, heartbeat_ms=about.heartbeat_ms, max_ids=about.max_ids,
             max_held=about.max_held, policy_epoch=self._service.policy_epoch, server_version=about.version,
+            stock_bytes=about.stock_bytes,
         )
 
 
@@ -260,11 +270,12 @@ def add_to_server(servicer: BlocksServicer, server: Any) -> None:
 
 
 async def _hangs_up(session: sessions.Session, within_s: float) -> bool:
-    try:
+    """Waits for something to say to a session; True when its stream should close."""
+    with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            return await session.hang_up.wait()
-    except TimeoutError:
-        return False
+            await session.news.wait()
+    session.news.clear()
+    return session.hang_up.is_set()
 
 
 async def _first(requests: AsyncIterator[bytes]) -> Any:

@@ -18,6 +18,7 @@ from tierd.app.drain import Progress
 from tierd.app.namespaces import LayoutFilter, Namespaces
 from tierd.app.service import TierState
 from tierd.app.shares import DOMAIN, NamespaceShare, TenantShare
+from tierd.app.stocks import StoreOrder, StoreResult
 from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
@@ -42,6 +43,8 @@ STOP_REASONS = {
     **dict.fromkeys(("stop", "end_turn", "stop_sequence"), m.NextUse.HUMAN),
 }
 """Why generation ended, as inference servers say it."""
+RETURNED_MAX = 65_536
+"""Slots that one Store gives back."""
 PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
 PAGE_TOKEN_BYTES_MAX = 64
 OLDER_THAN_S_MAX = 1e9
@@ -238,6 +241,38 @@ def observation(request: pb.ObserveRequest) -> m.Observe:
     return m.Observe(session(request.session), name, mass, request.steps, request.policy_epoch)
 
 
+def store_order(request: pb.StoreRequest, max_ids: int) -> StoreOrder:
+    number, tier = session(request.session), arena_tier(request.tier, "tier")
+    for field in ("slots_max", "spare_slots"):
+        if getattr(request, field) > max_ids:
+            raise InvalidInput(field, f"{getattr(request, field)}, more than {max_ids}")
+    if len(request.returned) > RETURNED_MAX:
+        raise InvalidInput("returned", f"{len(request.returned)} slots, more than {RETURNED_MAX}")
+    store = None
+    if request.HasField("blocks") or not request.returned:
+        blocks = _at_places(block_ids(request.blocks, max_ids), request.places)
+        store = m.Store(
+            number, blocks, 0, words(request.generations, "generations", len(blocks)),
+            words(request.checksums, "checksums", len(blocks)), tier, text(request.sequence, "sequence"),
+            priority(request.priority), request.further,
+        )
+    returned = np.array(request.returned, np.uint64)
+    return StoreOrder(number, tier, store, request.slots_max, request.spare_slots, returned)
+
+
+def _at_places(blocks: m.Ids, places: Sequence[int]) -> m.Ids:
+    if not len(places):
+        return blocks
+    if len(places) > len(blocks):
+        raise InvalidInput("places", f"{len(places)} of {len(blocks)} identities")
+    at = np.array(places, np.int64)
+    wrong = np.flatnonzero((at >= len(blocks)) | (np.diff(at, prepend=-1) <= 0))
+    if len(wrong):
+        problem = f"{at[wrong[0]]} is not above the one before it, or beyond {len(blocks)} identities"
+        raise InvalidInput(f"places[{wrong[0]}]", problem)
+    return blocks.take(at)
+
+
 def put_header(first: bytes | None) -> pb.PutHeader:
     message = None if first is None else _put_request(first, "header")
     if message is None or message.WhichOneof("part") != "header":
@@ -341,6 +376,14 @@ def reserve_response(reply: m.ReserveReply, tier: m.Tier) -> pb.ReserveResponse:
     return pb.ReserveResponse(
         outcomes=reply.outcomes.tolist(), addresses=reply.addresses.tolist(),
         generations=reply.generations.tolist(), tier=tier_name(tier),
+    )
+
+
+def store_response(result: StoreResult, tier: m.Tier) -> pb.StoreResponse:
+    stock = result.stock
+    return pb.StoreResponse(
+        outcomes=result.outcomes.tolist(), addresses=stock.addresses.tolist(),
+        generations=stock.generations.tolist(), tier=tier_name(tier), spare_max=stock.spare_max,
     )
 
 

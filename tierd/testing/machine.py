@@ -48,7 +48,10 @@ def build_settings(scale: Scale, policy: str, *, hbm: bool, spill: bool) -> Engi
         tiers.append(TierSpec(Tier.HBM, ((1, scale.hbm_pages * PAGE_BYTES),)))
     if spill:
         tiers.append(TierSpec(Tier.SPILL, capacity_bytes=scale.spill_pages * PAGE_BYTES))
-    return EngineSettings(tuple(tiers), policy, max_moves=8, pin_share=0.1, max_prefetches=3, max_prefetch_moves=4)
+    return EngineSettings(
+        tuple(tiers), policy, max_moves=8, pin_share=0.1, max_prefetches=3, max_prefetch_moves=4,
+        stock_bytes=6 * PAGE_BYTES, stock_share=0.2,
+    )
 
 
 def build_tables(scale: Scale) -> Tables:

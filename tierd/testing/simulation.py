@@ -81,11 +81,17 @@ from tierd.core.messages import (
     ReturnSlot,
     SetPolicy,
     SpillState,
+    Stock,
+    StockReply,
+    Store,
     StoreBelow,
+    Stored,
+    StoreReply,
     Tier,
     Touch,
     Unlink,
     Unpin,
+    Unstock,
 )
 from tierd.testing.machine import (
     POLICIES,
@@ -96,16 +102,18 @@ from tierd.testing.machine import (
     build_tables,
     killed_after,
 )
-from tierd.testing.mover import SimulatedMover, Store
+from tierd.testing.mover import SimulatedMover
+from tierd.testing.mover import Store as SpillServer
 from tierd.testing.promises import Promises
 from tierd.testing.prompts import Prompt, checksum_of, draw_prompt, unpack
 from tierd.testing.shadow import Hold, Shadow, Use, Violation
-from tierd.testing.worker import Slot, Waiting, Worker, packed_slots
+from tierd.testing.worker import Ahead, Slot, Waiting, Worker, packed_slots
 from tierd_client.format import PAGE_BYTES, STATE_ABSENT, U8Array
 
 ARENAS = (Tier.HBM, Tier.HOST)
 PIN_TTL_S = 90.0
 CANARY = bytes([0xCA] * 32)
+STOCKED = bytes([0x57] * 32)
 KEPT_EVENTS = 30
 """Events that a violation prints."""
 
@@ -136,8 +144,8 @@ class Simulation:
         self.tiers = [spec.tier for spec in self.settings.tiers]
         self.tables = build_tables(self.scale)
         self.engine: Engine = build_engine(self.settings, self.tables)
-        self.shadow, self.store = Shadow(), Store()
-        self.mover = SimulatedMover(self.shadow, self.store, draw)
+        self.shadow, self.spill_server = Shadow(), SpillServer()
+        self.mover = SimulatedMover(self.shadow, self.spill_server, draw)
         self.workers: list[Worker] = []
         self.sessions = 0
         self.now = 1_000_000.0
@@ -193,7 +201,7 @@ class Simulation:
             self.pin: 2, self.unpin: 0.5, self.touch: 2, self.prefetch: 3, self.ask_prefetch: 4,
             self.retry: 8, self.observe: 3, self.evict: 5, self.retry_evict: 3, self.readmit: 3,
             self.finish_moves: 16, self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5,
-            self.canary: 2, self.drain: 2,
+            self.canary: 2, self.drain: 2, self.stock: 6, self.store: 10, self.unstock: 1,
             self.set_policy: 0.4, self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
             self.spill_fails: 0.4, self.spill_returns: 2, self.store_loses: 0.7, self.kill_daemon: 0.25,
         }
@@ -251,7 +259,7 @@ class Simulation:
     def wind_down(self) -> None:
         """Everyone leaves and everything ends: no byte may stay behind."""
         self.dying = False
-        self.store.up = True
+        self.spill_server.up = True
         self.spill_known_up()
         while self.canaries:
             self.canary()
@@ -369,9 +377,7 @@ class Simulation:
         assert isinstance(reply, ReserveReply)
         for place in np.flatnonzero(reply.outcomes == Reserved.GRANTED).tolist():
             generation = int(reply.generations[place])
-            if generation in self.generations:
-                raise Violation(f"generation {generation} is handed out twice")
-            self.generations.add(generation)
+            self._new_generation(generation)
             hold = Hold(
                 command.tier, int(reply.addresses[place]), command.block_bytes, prompt.chain[place],
                 Use.WRITE, f"session {worker.session}",
@@ -385,6 +391,61 @@ class Simulation:
                 command.sequence, retry=True, priority=command.priority,
             )
             worker.waiting.append(Waiting(again, frozenset(reply.waiting), rest))
+
+    def _new_generation(self, generation: int) -> None:
+        if generation in self.generations:
+            raise Violation(f"generation {generation} is handed out twice")
+        self.generations.add(generation)
+
+    def stock(self) -> None:
+        """A worker takes slots ahead."""
+        worker = self._someone(lambda worker: len(worker.stock) < 6)
+        if worker:
+            prompt, tier = self._prompt(), self._arena()
+            needed, spare = self.random.randint(0, 3), self.random.randint(0, 3)
+            size = prompt.kind.block_bytes
+            reply = self.do(Stock(worker.session, prompt.ids(), size, needed, spare, tier))
+            assert isinstance(reply, StockReply)
+            for address, generation in zip(reply.addresses.tolist(), reply.generations.tolist(), strict=True):
+                self._new_generation(generation)
+                hold = Hold(tier, address, size, STOCKED, Use.WRITE, f"session {worker.session}")
+                worker.stock.append(Ahead(self.shadow.take(hold), generation))
+
+    def store(self) -> None:
+        """A worker writes blocks into slots that it took ahead, and says so; it keeps those that were not used."""
+        worker = self._someone(lambda worker: bool(worker.stock))
+        if not worker:
+            return
+        first = self.random.choice(worker.stock).hold
+        tier, size = first.tier, first.size
+        kind = next(kind for kind in self.scale.kinds if kind.block_bytes == size)
+        prompt = draw_prompt(self.random, kind, self.scale.longest_prompt)
+        fitting = [one for one in worker.stock if (one.hold.tier, one.hold.size) == (tier, size)]
+        used: list[Ahead | None] = [*fitting, *[None] * len(prompt.chain)][: len(prompt.chain)]
+        self.random.shuffle(used)
+        for identity, ahead in zip(prompt.chain, used, strict=True):
+            if ahead:
+                self.shadow.write(replace(ahead.hold, identity=identity))
+                self.shadow.give_back(ahead.hold)
+                worker.stock.remove(ahead)
+        generations = np.array([ahead.generation if ahead else 0 for ahead in used], np.uint64)
+        checksums = np.array([checksum_of(identity) for identity in prompt.chain], np.uint64)
+        reply = self.do(Store(
+            worker.session, prompt.ids(), size, generations, checksums, tier,
+            self.random.choice(["", *sorted(worker.sequences)]), self.random.choice(list(Priority)),
+        ))
+        assert isinstance(reply, StoreReply)
+        for ahead, outcome in zip(used, reply.outcomes.tolist(), strict=True):
+            if ahead and outcome != Stored.STORED:
+                worker.stock.append(Ahead(self.shadow.take(ahead.hold), ahead.generation))
+
+    def unstock(self) -> None:
+        worker = self._someone(lambda worker: bool(worker.stock))
+        if worker:
+            for ahead in worker.stock:
+                self.shadow.give_back(ahead.hold)
+            generations, worker.stock = [ahead.generation for ahead in worker.stock], []
+            self.do(Unstock(worker.session, np.array(generations, np.uint64)))
 
     def write_or_read(self) -> None:
         """Someone alive touches memory, whatever the engine thinks of its session."""
@@ -701,19 +762,19 @@ class Simulation:
 
     def spill_fails(self) -> None:
         if Tier.SPILL in self.tiers:
-            self.store.up = False
+            self.spill_server.up = False
             if self.random.random() < 0.7:
                 self.tell_spill(SpillState(up=False))
 
     def spill_returns(self) -> None:
         if Tier.SPILL in self.tiers:
-            self.store.up = True
+            self.spill_server.up = True
             self.spill_known_up(forgotten=self.random.random() < 0.2)
 
     def spill_known_up(self, *, forgotten: bool = False) -> None:
         if Tier.SPILL in self.tiers:
             if forgotten:
-                self.store.values.clear()
+                self.spill_server.values.clear()
             self.tell_spill(SpillState(True, forgotten))
 
     def tell_spill(self, spill: SpillState) -> None:
@@ -724,7 +785,7 @@ class Simulation:
             self.promises.excuse(self.all_blocks(), self.now)
 
     def store_loses(self) -> None:
-        self.store.lose(self.random)
+        self.spill_server.lose(self.random)
 
     def kill_daemon(self) -> None:
         """The daemon dies between two commands; what was READY must be READY after it, with its record."""
@@ -769,8 +830,8 @@ class Simulation:
         self.promises.excuse(self.all_blocks(), self.now)
         self.check()
         if Tier.SPILL in self.tiers:
-            self.told_up = self.store.up
-            self.engine.step(SpillState(self.store.up), self.now)
+            self.told_up = self.spill_server.up
+            self.engine.step(SpillState(self.spill_server.up), self.now)
 
     def _durable(self) -> dict[tuple[bytes, Tier], tuple[object, ...]]:
         """READY copies that outlive the daemon, each with what must not change."""

@@ -25,6 +25,14 @@ class Slot:
 
 
 @dataclass(eq=False)
+class Ahead:
+    """A slot of its stock, which it may write for any block of that size."""
+
+    hold: Hold
+    generation: int
+
+
+@dataclass(eq=False)
 class Waiting:
     """A command to repeat for its pending ids once moves have ended."""
 
@@ -41,6 +49,7 @@ class Worker:
     alive: bool = True
     told: bool = False
     slots: list[Slot] = field(default_factory=list)
+    stock: list[Ahead] = field(default_factory=list)
     leases: dict[int, list[Hold]] = field(default_factory=dict)
     sequences: dict[str, Prompt] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
@@ -57,6 +66,8 @@ class Worker:
 
     def touch_memory(self, random_: random.Random, shadow: Shadow) -> None:
         """Writes into a slot it was granted, or reads what it leased. It may, even after its session ended."""
+        if self.stock and random_.random() < 0.2:
+            shadow.write(random_.choice(self.stock).hold, random_.randint(0, 2))
         if self.slots and random_.random() < 0.75:
             for slot in random_.sample(self.slots, random_.randint(1, len(self.slots))):
                 pages = None if random_.random() < 0.8 else random_.randint(0, 2)
@@ -68,11 +79,12 @@ class Worker:
 
     def give_up_memory(self, shadow: Shadow) -> None:
         """It touches nothing any more: it died, or detaches."""
-        holds = [slot.hold for slot in self.slots]
+        holds = [*(slot.hold for slot in self.slots), *(ahead.hold for ahead in self.stock)]
         holds += [hold for leased in self.leases.values() for hold in leased]
         for hold in holds:
             shadow.give_back(hold)
         self.slots.clear()
+        self.stock.clear()
         self.leases.clear()
 
 

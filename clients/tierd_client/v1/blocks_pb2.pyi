@@ -44,6 +44,17 @@ class CommitOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMIT_OUTCOME_COMMITTED: _ClassVar[CommitOutcome]
     COMMIT_OUTCOME_STALE: _ClassVar[CommitOutcome]
 
+class StoreOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STORE_OUTCOME_UNSPECIFIED: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_STORED: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_EXISTS: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_BUSY: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_FULL: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_ABSENT: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_DUPLICATE: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_STALE: _ClassVar[StoreOutcome]
+
 class AbortOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ABORT_OUTCOME_UNSPECIFIED: _ClassVar[AbortOutcome]
@@ -133,6 +144,14 @@ RESERVE_OUTCOME_DUPLICATE: ReserveOutcome
 COMMIT_OUTCOME_UNSPECIFIED: CommitOutcome
 COMMIT_OUTCOME_COMMITTED: CommitOutcome
 COMMIT_OUTCOME_STALE: CommitOutcome
+STORE_OUTCOME_UNSPECIFIED: StoreOutcome
+STORE_OUTCOME_STORED: StoreOutcome
+STORE_OUTCOME_EXISTS: StoreOutcome
+STORE_OUTCOME_BUSY: StoreOutcome
+STORE_OUTCOME_FULL: StoreOutcome
+STORE_OUTCOME_ABSENT: StoreOutcome
+STORE_OUTCOME_DUPLICATE: StoreOutcome
+STORE_OUTCOME_STALE: StoreOutcome
 ABORT_OUTCOME_UNSPECIFIED: AbortOutcome
 ABORT_OUTCOME_ABORTED: AbortOutcome
 ABORT_OUTCOME_STALE: AbortOutcome
@@ -213,7 +232,7 @@ class SessionRequest(_message.Message):
     def __init__(self, client_name: _Optional[str] = ..., protocol_version: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
-    __slots__ = ("session", "token", "boot_id", "instance_id", "attach_path", "heartbeat_ms", "max_ids", "max_held", "policy_epoch", "server_version")
+    __slots__ = ("session", "token", "boot_id", "instance_id", "attach_path", "heartbeat_ms", "max_ids", "max_held", "policy_epoch", "server_version", "stock_bytes", "return_stock")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +243,8 @@ class SessionInfo(_message.Message):
     MAX_HELD_FIELD_NUMBER: _ClassVar[int]
     POLICY_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETURN_STOCK_FIELD_NUMBER: _ClassVar[int]
     session: int
     token: bytes
     boot_id: bytes
@@ -234,7 +255,9 @@ class SessionInfo(_message.Message):
     max_held: int
     policy_epoch: int
     server_version: str
-    def __init__(self, session: _Optional[int] = ..., token: _Optional[bytes] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., attach_path: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_held: _Optional[int] = ..., policy_epoch: _Optional[int] = ..., server_version: _Optional[str] = ...) -> None: ...
+    stock_bytes: int
+    return_stock: bool
+    def __init__(self, session: _Optional[int] = ..., token: _Optional[bytes] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., attach_path: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_held: _Optional[int] = ..., policy_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., stock_bytes: _Optional[int] = ..., return_stock: _Optional[bool] = ...) -> None: ...
 
 class DetachRequest(_message.Message):
     __slots__ = ("session", "token")
@@ -365,6 +388,50 @@ class CommitResponse(_message.Message):
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedScalarFieldContainer[CommitOutcome]
     def __init__(self, outcomes: _Optional[_Iterable[_Union[CommitOutcome, str]]] = ...) -> None: ...
+
+class StoreRequest(_message.Message):
+    __slots__ = ("session", "blocks", "places", "generations", "checksums", "tier", "sequence", "priority", "further", "slots_max", "spare_slots", "timeout_ms", "returned")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    SPARE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    blocks: BlockIds
+    places: _containers.RepeatedScalarFieldContainer[int]
+    generations: _containers.RepeatedScalarFieldContainer[int]
+    checksums: _containers.RepeatedScalarFieldContainer[int]
+    tier: Tier
+    sequence: str
+    priority: Priority
+    further: bool
+    slots_max: int
+    spare_slots: int
+    timeout_ms: int
+    returned: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., further: _Optional[bool] = ..., slots_max: _Optional[int] = ..., spare_slots: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StoreResponse(_message.Message):
+    __slots__ = ("outcomes", "addresses", "generations", "tier", "spare_max")
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    SPARE_MAX_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedScalarFieldContainer[StoreOutcome]
+    addresses: _containers.RepeatedScalarFieldContainer[int]
+    generations: _containers.RepeatedScalarFieldContainer[int]
+    tier: Tier
+    spare_max: int
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[StoreOutcome, str]]] = ..., addresses: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., spare_max: _Optional[int] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("session", "ids", "generations", "tier")

@@ -79,6 +79,11 @@ class BlocksStub:
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.AbortRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_blocks__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.Store = channel.unary_unary(
+                '/tierd.v1.Blocks/Store',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.StoreRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.StoreResponse.FromString,
+                _registered_method=True)
         self.Acquire = channel.unary_unary(
                 '/tierd.v1.Blocks/Acquire',
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.AcquireRequest.SerializeToString,
@@ -228,6 +233,14 @@ class BlocksServicer:
 
     def Abort(self, request, context):
         """Gives written or unwritten slots back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Store(self, request, context):
+        """Blocks written into slots that the session had taken ahead, and slots for those to come: Reserve and Commit in
+        one call, after the bytes were written. A daemon that knows it says so by stock_bytes in SessionInfo.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -402,6 +415,11 @@ def add_BlocksServicer_to_server(servicer, server):
                     servicer.Abort,
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.AbortRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_blocks__pb2.AbortResponse.SerializeToString,
+            ),
+            'Store': grpc.unary_unary_rpc_method_handler(
+                    servicer.Store,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.StoreRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.StoreResponse.SerializeToString,
             ),
             'Acquire': grpc.unary_unary_rpc_method_handler(
                     servicer.Acquire,
@@ -727,6 +745,33 @@ class Blocks:
             '/tierd.v1.Blocks/Abort',
             tierd_dot_v1_dot_blocks__pb2.AbortRequest.SerializeToString,
             tierd_dot_v1_dot_blocks__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Store(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/Store',
+            tierd_dot_v1_dot_blocks__pb2.StoreRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.StoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

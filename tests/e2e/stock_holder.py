@@ -1,0 +1,31 @@
+"""A worker of test_put_ahead.py that holds slots ahead of its puts.
+
+usage: stock_holder.py ADDRESS
+Commands: `put` stores 4 blocks and says the outcomes.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from worker_process import commands, say
+
+from tierd_client import Client, Layout
+
+SIZE = 64 << 10
+LAYOUT = Layout.opaque(block_bytes=SIZE)
+
+
+def main() -> None:
+    with Client(sys.argv[1], connect_timeout_s=30.0, shared_memory="require") as client:
+        ns = client.namespace(LAYOUT)
+        say(ready=1)
+        for turn, _ in enumerate(commands()):
+            data = np.full((4, SIZE), turn, np.uint8)
+            outcomes = ns.put([f"{turn}-{place}".encode() for place in range(4)], data)
+            say(put=[int(outcome) for outcome in outcomes])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Store: blocks that a session wrote into slots of its stock, and the slots for its next ones, in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tierd.app.service import Service
+from tierd.core import messages as m
+from tierd.core.errors import TierdError
+from tierd_client.format import U64Array
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOrder:
+    """What a Store asks for. `store`: None when slots are given back only. `slots_max`: most slots for blocks that
+    are ABSENT; `spare`: for later ones."""
+
+    session: int
+    tier: m.Tier
+    store: m.Store | None
+    slots_max: int
+    spare: int
+    returned: U64Array
+
+
+@dataclass(slots=True)
+class StoreResult:
+    outcomes: m.OutcomeArray
+    stock: m.StockReply
+
+
+NOTHING = m.StockReply(np.empty(0, np.uint64), np.empty(0, np.uint64), 0)
+
+PREPARED_S = 5.0
+"""How long slots that were made ready for a session wait for its next Store."""
+
+
+class Stocks:
+    """Belongs to the event loop's thread. After a Store was answered slots are made ready for the next one, so that
+    no answer waits for evictions."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        service.sessions.on_want.append(self._drop_all)
+        self._prepared: dict[tuple[int, m.Tier, int], m.StockReply] = {}
+
+    async def store(self, order: StoreOrder, deadline: float) -> StoreResult:
+        """Publishes what was written; blocks that are not there get slots, for the first of which it waits. Where
+        there is none and none to come, they are FULL."""
+        service = self._service
+        service.sessions.require(order.session)
+        result = StoreResult(np.empty(0, np.int8), NOTHING)
+        if order.store is None:
+            self._unstock(order.session, order.tier, order.returned)
+            return result
+        command = service.placed_store(order.store)
+        result.outcomes = service.writer.ask(command, m.StoreReply).outcomes
+        stored = command.generations[result.outcomes == m.Stored.STORED.value]
+        service.sessions.settled(order.session, order.tier, stored)
+        self._unstock(order.session, order.tier, order.returned)
+        await self._restock(order, command, result, deadline)
+        return result
+
+    async def _restock(
+        self, order: StoreOrder, command: m.Store, result: StoreResult, deadline: float
+    ) -> None:
+        absent = result.outcomes == m.Stored.ABSENT.value
+        needed = min(int(np.count_nonzero(absent)), order.slots_max)
+        key = order.session, order.tier, command.block_bytes
+        ready = self._prepared.pop(key, NOTHING)
+        more, spare = max(0, needed - len(ready.addresses)), 0 if len(ready.addresses) else order.spare
+        ask = m.Stock(order.session, command.blocks, command.block_bytes, more, spare, order.tier)
+        result.stock = ready
+        if more or not len(ready.addresses):
+            had = await self._stock(ask, deadline, wait=not len(ready.addresses))
+            self._service.sessions.granted(order.session, order.tier, had.addresses, had.generations)
+            result.stock = _joined(ready, had)
+        if not len(result.stock.addresses) and not result.stock.may_come:
+            result.outcomes[absent] = m.Stored.FULL
+        if order.spare:
+            ahead = replace(ask, needed=0, spare=order.spare)
+            asyncio.get_running_loop().call_soon(self._prepare, key, ahead)
+
+    async def _stock(self, ask: m.Stock, deadline: float, *, wait: bool) -> m.StockReply:
+        """Slots; where some are needed and there is none yet, `wait` for the first."""
+        service = self._service
+        while True:
+            reply = service.writer.ask(ask, m.StockReply)
+            if len(reply.addresses) or not ask.needed or not reply.may_come or not wait:
+                return reply
+            if not reply.waiting:
+                service.sessions.ask_stocks_back()
+            if asyncio.get_running_loop().time() >= deadline:
+                return reply
+            await service.writer.wait(reply.waiting, deadline)
+            service.sessions.require(ask.session)
+
+    def _prepare(self, key: tuple[int, m.Tier, int], ahead: m.Stock) -> None:
+        """Takes slots that the next answer hands out."""
+        with suppress(TierdError):  # the session has ended
+            if key not in self._prepared:
+                reply = self._service.writer.ask(ahead, m.StockReply)
+                if len(reply.addresses):
+                    self._prepared[key] = reply
+                    self._service.sessions.granted(ahead.session, ahead.tier, reply.addresses, reply.generations)
+                    asyncio.get_running_loop().call_later(PREPARED_S, self._drop, key, reply)
+
+    def _drop(self, key: tuple[int, m.Tier, int], reply: m.StockReply) -> None:
+        """Gives back slots that nobody was told of, if that is still so."""
+        if self._prepared.get(key) is reply:
+            del self._prepared[key]
+            with suppress(TierdError):  # the session has ended, and with it what it held
+                self._unstock(key[0], key[1], reply.generations)
+
+    def _drop_all(self) -> None:
+        for key, reply in list(self._prepared.items()):
+            self._drop(key, reply)
+
+    def _unstock(self, session: int, tier: m.Tier, generations: U64Array) -> None:
+        if len(generations):
+            self._service.writer.step(m.Unstock(session, generations))
+            self._service.sessions.settled(session, tier, generations)
+
+
+def _joined(first: m.StockReply, then: m.StockReply) -> m.StockReply:
+    return m.StockReply(
+        np.concatenate([first.addresses, then.addresses]), np.concatenate([first.generations, then.generations]),
+        then.spare_max, then.may_come,
+    )
