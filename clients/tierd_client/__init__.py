@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Tiers,
         WithdrawOutcome,
     )
+    from tierd_client.paged import PagedKV
     from tierd_client.sequence import AsyncSequence, Sequence
 
 _HOMES = {
@@ -73,6 +74,7 @@ _HOMES = {
         "PrefetchOutcome", "Presence", "Priority", "PutOutcome", "ReadmitOutcome", "Tier", "Tiers",
         "WithdrawOutcome",
     ),
+    "paged": ("PagedKV",),
     "sequence": ("AsyncSequence", "Sequence"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -82,7 +84,7 @@ __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without 
     "AsyncNamespace", "AsyncSequence", "BrokenPeer", "CatalogReader", "ChainsHit", "Client", "ClientClosed",
     "ConnectFailed", "EvictOutcome", "FailedPrecondition", "Fence", "ForkedClientError", "Group", "Identities",
     "InvalidArgument", "Layout", "Lease", "LentPool", "LimitReached", "LookupResult", "Namespace", "NextUse",
-    "NotFound", "Part", "Piece", "PinOutcome", "PrefetchOutcome", "PrefetchProgress", "PrefetchTicket",
+    "NotFound", "PagedKV", "Part", "Piece", "PinOutcome", "PrefetchOutcome", "PrefetchProgress", "PrefetchTicket",
     "Presence", "Priority", "PutOutcome", "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable",
     "SharedRegion", "Tier", "TierdClientError", "Tiers", "TimedOut", "Tls", "Unavailable", "WithdrawOutcome",
     "chain_ids", "pieces_of", "plain_ids",

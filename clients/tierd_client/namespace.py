@@ -45,11 +45,12 @@ from tierd_client.outcomes import (
     tier_of,
     tiers_of,
 )
+from tierd_client.paged_calls import AwaitingPaged, BlockingPaged
 from tierd_client.payload import Form, Made, flat_blocks, float32_bytes, writable_blocks
 from tierd_client.routine import Opening, Perform, Routine, awaiting, blocking, described_by
 from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
 from tierd_client.session import Registered, Session
-from tierd_client.staging import Sink, sink_of, source_of
+from tierd_client.staging import Sink, Source, sink_of, source_of
 from tierd_client.transfer import SharedTransfer, StreamTransfer, Transfer
 from tierd_client.v1 import blocks_pb2
 
@@ -156,10 +157,16 @@ class NamespaceRoutines:
         Raises InvalidArgument (a ValueError) naming the index and the sizes.
         """
         ids = self.identities(ids)
-        size = self.block_bytes(ids)
-        source = source_of(flat_blocks(tensors, len(ids), size), "tensors")
-        target, name, wait = tier_of(tier), self.sequence_name(ids, sequence), Deadline.of(timeout_s)
-        worth = said(Priority, priority, "priority")
+        source = source_of(flat_blocks(tensors, len(ids), self.block_bytes(ids)), "tensors")
+        return await self.store(ids, source, tier, timeout_s, sequence, priority)
+
+    async def store(
+        self, ids: Identities, source: Source, tier: Tier | str | None, timeout_s: float,
+        sequence: BaseSequence | str | None, priority: Priority | str | None,
+    ) -> list[PutOutcome]:
+        """As `put`, from any Source."""
+        size, target, name = self.block_bytes(ids), tier_of(tier), self.sequence_name(ids, sequence)
+        wait, worth = Deadline.of(timeout_s), said(Priority, priority, "priority")
 
         async def store(session: Session) -> list[PutOutcome]:
             transfer = self.transfer(session, target)
@@ -184,9 +191,7 @@ class NamespaceRoutines:
         name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def pin(session: Session) -> Pinned:
-            if session.memory is None:
-                return await reading.copy(self, session, ids, name, wait)
-            return await reading.pin(self, session, session.memory, ids, name, wait, on_device)
+            return await reading.in_place(self, session, ids, name, wait, on_device)
 
         return await self.make(pin, timeout_s)
 
@@ -445,7 +450,7 @@ class _Named:
         return f"{type(self).__name__}({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
 
 
-class Namespace(_Named, BlockingHints):
+class Namespace(_Named, BlockingHints, BlockingPaged):
     """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
 
     lookup = blocking(NamespaceRoutines.lookup)
@@ -471,7 +476,7 @@ class Namespace(_Named, BlockingHints):
         return Sequence(self._open(name, ids, priority), self._perform)
 
 
-class AsyncNamespace(_Named, AwaitingHints):
+class AsyncNamespace(_Named, AwaitingHints, AwaitingPaged):
     """Namespace for an event loop; made by `await AsyncClient.namespace(...)`.
 
     `acquire` and `sequence` are awaited, or used at once: `async with ns.acquire(ids) as lease`.

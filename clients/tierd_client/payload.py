@@ -11,11 +11,21 @@ import numpy as np
 
 from tierd_client.errors import InvalidArgument
 from tierd_client.format import U8Array
-from tierd_client.layout import Group
+from tierd_client.layout import DTYPE_BYTES, Group
 from tierd_client.staging import DeviceSink, HostSink, Sink, copier_of
 
 _NUMPY_HAS_NOT = ("bfloat16", "float8_e4m3", "float8_e5m2")
 _TORCH_NAMES = {"float8_e4m3": "float8_e4m3fn"}
+
+
+def torch_name(dtype: str) -> str:
+    """What torch calls a dtype of layouts."""
+    return _TORCH_NAMES.get(dtype, dtype)
+
+
+def dtype_bits(dtype: str) -> str:
+    """The dtype by which arrays hold a dtype's elements: unsigned integers where numpy lacks it."""
+    return f"uint{8 * DTYPE_BYTES[dtype]}" if dtype in _NUMPY_HAS_NOT else dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ class Form:
     def tensor(self, flat: Any) -> Any:
         """A block's bytes, a torch uint8 tensor, as a tensor of the layout's dtype. No copy."""
         torch = sys.modules["torch"]
-        return flat.view(getattr(torch, _TORCH_NAMES.get(self.dtype, self.dtype))).view(self.shape)
+        return flat.view(getattr(torch, torch_name(self.dtype))).view(self.shape)
 
 
 class Made:
@@ -124,13 +134,13 @@ def writable_blocks(values: Any, count: int, block_bytes: int) -> list[Any]:
 
 def is_buffer(value: Any) -> bool:
     """Whether a value is one buffer, not a collection of them."""
-    return isinstance(value, bytes | bytearray | memoryview | np.ndarray) or _is_tensor(value)
+    return isinstance(value, bytes | bytearray | memoryview | np.ndarray) or is_tensor(value)
 
 
 def flat_bytes(value: Any, name: str) -> Any:
     """All bytes of one contiguous buffer, as a flat view: a numpy array, or a torch tensor on a device.
     InvalidArgument when that needs a copy."""
-    if _is_tensor(value):
+    if is_tensor(value):
         return _tensor_bytes(value, name)
     try:
         array = value if isinstance(value, np.ndarray) else np.frombuffer(memoryview(value), np.uint8)
@@ -146,7 +156,7 @@ def flat_bytes(value: Any, name: str) -> Any:
 
 def float32_bytes(values: Any, name: str) -> bytes:
     """One axis of numbers as little-endian float32."""
-    if _is_tensor(values):
+    if is_tensor(values):
         values = values.detach().float().cpu().numpy()
     try:
         array = np.asarray(values, "<f4")
@@ -157,7 +167,8 @@ def float32_bytes(values: Any, name: str) -> bytes:
     return array.tobytes()
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor; without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

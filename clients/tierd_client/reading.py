@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from tierd_client.format import U8Array
 from tierd_client.identity import Identities, batches, some
 from tierd_client.lease import Pinned, PrivateSlots, SharedSlots
 from tierd_client.outcomes import AcquireOutcome
-from tierd_client.routine import Work
+from tierd_client.routine import Routine, Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.staging import HostSink, Part, Sink
@@ -30,18 +31,28 @@ async def read(
     outcomes = [AcquireOutcome.PENDING] * len(ids)
     try:
         await _read_directly(namespace, session, ids, sink, sequence, outcomes)
-        left = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
-        while left:
-            got = await _round(namespace, session, some(ids, left), Part(sink, left), sequence, wait)
-            for index, outcome in zip(left, got, strict=True):
-                outcomes[index] = outcome
-            if wait.passed() or all(outcome in _NOT_NOW for outcome in got):
-                break
-            left = [i for i in left if outcomes[i] in _NOT_NOW]
+        await in_rounds(outcomes, wait, lambda left: _round(
+            namespace, session, some(ids, left), Part(sink, left), sequence, wait))
         return outcomes
     finally:
         if sink.pending:
             await Work(sink.finish)
+
+
+async def in_rounds(
+    outcomes: list[AcquireOutcome], wait: Deadline,
+    once: Callable[[list[int]], Routine[list[AcquireOutcome]]],
+) -> None:
+    """Reads what is PENDING or FULL, and again what is so still, until a round brings nothing. `once` reads those
+    at some indices."""
+    left = [i for i, outcome in enumerate(outcomes) if outcome in _NOT_NOW]
+    while left:
+        got = await once(left)
+        for index, outcome in zip(left, got, strict=True):
+            outcomes[index] = outcome
+        if wait.passed() or all(outcome in _NOT_NOW for outcome in got):
+            break
+        left = [i for i in left if outcomes[i] in _NOT_NOW]
 
 
 async def _read_directly(
@@ -78,7 +89,17 @@ async def _round(
     return outcomes
 
 
-async def pin(
+async def in_place(
+    namespace: NamespaceRoutines, session: Session, ids: Identities, sequence: str, wait: Deadline,
+    device: bool = False,
+) -> Pinned:
+    """Blocks where they can be looked at until they are released: leased, or copied where nothing can be mapped."""
+    if session.memory is None:
+        return await _copy(namespace, session, ids, sequence, wait)
+    return await _pin(namespace, session, session.memory, ids, sequence, wait, device)
+
+
+async def _pin(
     namespace: NamespaceRoutines, session: Session, memory: SharedMemory, ids: Identities, sequence: str,
     wait: Deadline, device: bool,
 ) -> Pinned:
@@ -96,7 +117,7 @@ async def pin(
     return Pinned(ids, outcomes, namespace.form(ids), slots)
 
 
-async def copy(
+async def _copy(
     namespace: NamespaceRoutines, session: Session, ids: Identities, sequence: str, wait: Deadline,
 ) -> Pinned:
     """What stands for a lease where nothing can be mapped."""

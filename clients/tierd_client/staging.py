@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierd_client.checks import checksum_of
 from tierd_client.errors import InvalidArgument
@@ -65,6 +66,12 @@ class Copier(Protocol):
     def start(self, target: Any, source: Any) -> Any:
         """Starts to copy."""
 
+    def queue(self, work: Callable[[], None]) -> Any:
+        """Has work for the device begin after all that was started."""
+
+    def send(self, numbers: NDArray[np.int64]) -> Any:
+        """Numbers as a tensor of the device."""
+
     def wait(self, started: Any) -> None:
         """Returns when that copy, and all before it, are done."""
 
@@ -90,9 +97,16 @@ class CudaCopier:
         return tensor
 
     def start(self, target: Any, source: Any) -> Any:
+        return self.queue(lambda: target.copy_(source, non_blocking=True))
+
+    def queue(self, work: Callable[[], None]) -> Any:
         with self._torch.cuda.stream(self._stream):
-            target.copy_(source, non_blocking=True)
+            work()
             return self._stream.record_event()
+
+    def send(self, numbers: NDArray[np.int64]) -> Any:
+        with self._torch.cuda.stream(self._stream):
+            return self._torch.from_numpy(numbers).to(self._stream.device)
 
     def wait(self, started: Any) -> None:
         started.synchronize()
@@ -137,7 +151,7 @@ def _device_of(blocks: list[Any], name: str) -> Any:
     return devices[0] if devices else None
 
 
-class _Staging:
+class Staging:
     """Pinned buffers that take turns, each with the copy that still uses it."""
 
     def __init__(self, copier: Copier) -> None:
@@ -189,7 +203,7 @@ class DeviceSource:
 
     def __init__(self, tensors: list[Any], copier: Copier) -> None:
         self._tensors = tensors
-        self._staging = _Staging(copier)
+        self._staging = Staging(copier)
         self._held: list[int | None] = [None] * DEPTH
 
     def __len__(self) -> int:
@@ -249,7 +263,7 @@ class DeviceSink:
 
     def __init__(self, memory: Callable[[int], Any], copier: Copier) -> None:
         self._memory = memory
-        self._staging = _Staging(copier)
+        self._staging = Staging(copier)
         self._turn = 0
         self._target: Any = None
 

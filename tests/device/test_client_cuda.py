@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tierd.testing.serve import ServeProcess
-from tierd_client import AcquireOutcome, Client, Layout, PutOutcome, chain_ids
+from tierd_client import AcquireOutcome, Client, Layout, PagedKV, PutOutcome, chain_ids
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -67,3 +67,21 @@ def test_memory_of_results_is_not_handed_on_too_soon(ns: Any) -> None:
         del got
     expected = torch.stack([one.float().sum() for one in tensors])
     assert all(torch.equal(one, expected) for one in sums)
+
+
+def test_pages_of_a_gpu_go_both_ways(ns: Any) -> None:
+    """What kernels of the caller's stream have written to an engine's pages is stored, and read into other pages,
+    layer by layer, where the caller's next kernel sees it."""
+    ids = chain_ids(LAYOUT, range(16 * BLOCKS))
+    pages = torch.randperm(BLOCKS + 16)[:BLOCKS]
+    torch.cuda._sleep(50_000_000)
+    kv = [torch.randn(2, BLOCKS + 16, 16, 8, 128, device="cuda").to(torch.bfloat16) for _ in range(16)]
+    assert ns.put_pages(ids, PagedKV(LAYOUT, kv), pages) == [PutOutcome.STORED] * BLOCKS
+    for block, page in zip(ns.get(ids, device="cuda"), pages.tolist(), strict=True):
+        assert all(torch.equal(block[:, layer], tensor[:, page]) for layer, tensor in enumerate(kv))
+    into = [torch.zeros_like(tensor) for tensor in kv]
+    told: list[int] = []
+    outcomes = ns.get_pages(ids, PagedKV(LAYOUT, into), range(BLOCKS), after_layer=told.append)
+    assert outcomes == [AcquireOutcome.LEASED] * BLOCKS and told == list(range(16))
+    for tensor, sent in zip(into, kv, strict=True):
+        assert torch.equal(tensor[:, :BLOCKS], sent[:, pages.cuda()]) and not tensor[:, BLOCKS:].any()

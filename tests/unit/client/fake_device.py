@@ -7,6 +7,7 @@ another block.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class LazyCopier:
 
     def __init__(self, device: torch.device) -> None:
         assert device.type == "cuda"
-        self._pending: deque[tuple[int, Any, Any]] = deque()
+        self._pending: deque[tuple[int, Callable[[], None]]] = deque()
         self._started = 0
         self.copied_bytes = 0
         type(self).made.append(self)
@@ -57,12 +58,20 @@ class LazyCopier:
         return on_device(torch.full((size,), 0xDD, dtype=torch.uint8))
 
     def start(self, target: Any, source: Any) -> int:
+        def copy() -> None:
+            target.as_subclass(torch.Tensor).copy_(source.as_subclass(torch.Tensor))
+            self.copied_bytes += source.numel()
+
+        return self.queue(copy)
+
+    def queue(self, work: Callable[[], None]) -> int:
         self._started += 1
-        self._pending.append((self._started, target, source))
+        self._pending.append((self._started, work))
         return self._started
+
+    def send(self, numbers: Any) -> Any:
+        return on_device(torch.from_numpy(numbers))
 
     def wait(self, started: int) -> None:
         while self._pending and self._pending[0][0] <= started:
-            _, target, source = self._pending.popleft()
-            target.as_subclass(torch.Tensor).copy_(source.as_subclass(torch.Tensor))
-            self.copied_bytes += source.numel()
+            self._pending.popleft()[1]()

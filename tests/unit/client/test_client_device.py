@@ -11,7 +11,7 @@ import pytest
 from scripted_daemon import ScriptedDaemon
 from twins import TWINS, client_of
 
-from tierd_client import AcquireOutcome, Layout, PutOutcome, chain_ids, errors, staging
+from tierd_client import AcquireOutcome, Layout, PagedKV, PutOutcome, chain_ids, errors, paged_device, staging
 from tierd_client.payload import flat_blocks, writable_blocks
 
 torch = pytest.importorskip("torch")
@@ -159,3 +159,45 @@ def test_host_memory_is_not_staged() -> None:
     sink.ready()
     assert not sink.pending and memory[SIZE:].all() and not memory[:SIZE].any()
     assert not LazyCopier.made
+
+
+@pytest.mark.parametrize("chunk_blocks", [1, 3, 100])
+def test_pages_of_a_device_go_both_ways(
+    served: tuple[ScriptedDaemon, Any], copiers: list[LazyCopier], monkeypatch: pytest.MonkeyPatch,
+    chunk_blocks: int,
+) -> None:
+    """Pages on a device are stored and read, layers are told when they are there, and no copy outlives its call,
+    however many blocks go at once."""
+    daemon, ns = served
+    monkeypatch.setattr(paged_device, "CHUNK_BYTES", chunk_blocks * SIZE // 2)
+    cache = torch.randn(2, BLOCKS + 1, 2, 4, 2, 8).to(torch.bfloat16)  # layers, pages, parts
+    order = [3, 0, 7, 1, 2, 6, 4]
+    paged = PagedKV(LAYOUT, [on_device(layer) for layer in cache], page_axis=0)
+    assert ns.put_pages(IDS, paged, order) == [PutOutcome.STORED] * BLOCKS
+    stored = [daemon.blocks[identity] for identity in IDS]
+    assert stored == [_bytes(cache[:, page].swapaxes(0, 1)) for page in order]
+    del daemon.blocks[IDS[2]]
+    target = [on_device(torch.zeros_like(layer)) for layer in cache]
+    told: list[int] = []
+
+    def after(layer: int) -> None:
+        assert torch.equal(from_device(target[layer])[0], cache[layer][3])
+        told.append(layer)
+
+    outcomes = ns.get_pages(IDS, PagedKV(LAYOUT, target, page_axis=0), range(BLOCKS), after_layer=after)
+    assert outcomes == [AcquireOutcome.MISS if index == 2 else AcquireOutcome.LEASED for index in range(BLOCKS)]
+    assert told == [0, 1]
+    for index, page in enumerate(order):
+        for layer in range(2):
+            expected = torch.zeros_like(cache[layer][page]) if index == 2 else cache[layer][page]
+            assert torch.equal(from_device(target[layer])[index], expected)
+    assert not any(copier.pending for copier in copiers)
+
+
+def test_pages_of_several_devices_are_named() -> None:
+    """All tensors are on one device, and on one that can be copied from."""
+    cpu = torch.zeros(2, 3, 4, 2, 8, dtype=torch.bfloat16)
+    with pytest.raises(errors.InvalidArgument, match=r"^tensors\[1\]: on cpu, tensors\[0\] on cuda:0; one PagedKV"):
+        PagedKV(LAYOUT, [on_device(cpu), cpu])
+    with pytest.raises(errors.InvalidArgument, match=r"^tensors: on meta; only cpu"):
+        PagedKV(LAYOUT, [cpu.to("meta")] * 2)
