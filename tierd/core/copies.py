@@ -130,7 +130,8 @@ class TierCopies:
 
     def own(self, rows: I64Array) -> NDArray[np.bool_]:
         """Rows with a READY copy in a slot of this tier."""
-        return self.ready(rows) & ~self.on_loan(rows)
+        ready = self.ready(rows)
+        return ready & ~self.on_loan(rows) if self.loans else ready
 
     def placed(self, rows: I64Array) -> I64Array:
         """Those whose copy here is this daemon's or an engine's: all but the FOUND ones."""

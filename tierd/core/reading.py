@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tierd.core.arrays import indices
 from tierd.core.errors import InvalidInput, NotFound
-from tierd.core.hashindex import NO_ROW
+from tierd.core.hashindex import NO_ROW, UNKNOWN
 from tierd.core.hints import prefer
 from tierd.core.messages import (
     Acquire,
@@ -42,12 +42,12 @@ def lookup(state: State, command: Lookup) -> LookedUp:
     rows = state.find(command.blocks)
     known = state.ready_tiers(rows)
     tiers = known & state.reach()
-    presence = np.full(len(rows), Presence.MISS, np.int8)
-    presence[known != 0] = Presence.BELOW
-    presence[_readable(state, rows)] = Presence.READY
+    readable = _readable(state, rows)
+    presence = np.where(known, np.int8(Presence.BELOW), np.int8(Presence.MISS))
+    presence[readable] = Presence.READY
     hit = hit_blocks(tiers != 0, rule.tail)
     needed = rule.needed(hit * rule.block_tokens)
-    return LookedUp(presence, tiers, hit, _bytes_below(state, rows[needed]))
+    return LookedUp(presence, tiers, hit, _bytes_below(state, rows[needed], readable[needed]))
 
 
 def lookup_chains(state: State, command: LookupChains) -> ChainsLookedUp:
@@ -55,8 +55,8 @@ def lookup_chains(state: State, command: LookupChains) -> ChainsLookedUp:
     tiers = [state.ready_tiers(of) & state.reach() for of in rows]
     rules = [blocks.rule for blocks in command.chains]
     tokens = hit_tokens([(of != 0, rule) for of, rule in zip(tiers, rules, strict=True)])
-    chains = zip(rows, (rule.needed(tokens) for rule in rules), strict=True)
-    below = sum(_bytes_below(state, one[needed]) for one, needed in chains)
+    needed = [of[rule.needed(tokens)] for of, rule in zip(rows, rules, strict=True)]
+    below = sum(_bytes_below(state, of, _readable(state, of)) for of in needed)
     return ChainsLookedUp(tiers, tokens, below)
 
 
@@ -64,13 +64,15 @@ def _readable(state: State, rows: I64Array) -> NDArray[np.bool_]:
     """Rows with a copy that a client can read where it lies."""
     found = np.zeros(len(rows), bool)
     for tier in state.readable():
-        found |= (rows != NO_ROW) & tier.copies.own(rows)
+        found |= tier.copies.own(rows)
+    found &= rows != UNKNOWN
     return found
 
 
-def _bytes_below(state: State, rows: I64Array) -> int:
+def _bytes_below(state: State, rows: I64Array, readable: NDArray[np.bool_]) -> int:
     """Bytes of those of these blocks that must come up before they can be read."""
-    return int(state.catalog.size[rows[~_readable(state, rows)]].sum())
+    below = rows[~readable]
+    return int(state.catalog.size[below].sum()) if len(below) else 0
 
 
 def acquire(state: State, command: Acquire) -> AcquireReply:

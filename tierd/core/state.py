@@ -267,7 +267,7 @@ class State:
         """Bit per tier with a READY copy, for rows of which some may be `NO_ROW`."""
         bits = np.zeros(len(rows), np.uint8)
         for number, tier in self.tiers.items():
-            bits |= np.where(tier.copies.ready(rows), 1 << (number - 1), 0).astype(np.uint8)
+            bits |= tier.copies.ready(rows).view(np.uint8) << np.uint8(number - 1)
         bits[rows == NO_ROW] = 0
         return bits
 

@@ -53,10 +53,13 @@ class Access(Around):
         self._data = tuple(map(_digest, data_tokens))
         self._admin = tuple(map(_digest, admin_tokens))
 
+    def wrap(self, handler: Any, method: str) -> Any:
+        needed = (self._data or self._admin) and method != OPEN_METHOD
+        return super().wrap(handler, method) if needed else handler
+
     @asynccontextmanager
     async def around(self, method: str, context: Any) -> AsyncIterator[None]:
-        needed = self._data or self._admin
-        if needed and not is_local(context) and method != OPEN_METHOD:
+        if not is_local(context):
             await self._check(method, context)
         yield
 

@@ -260,13 +260,15 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
 
 def add_to_server(servicer: BlocksServicer, server: Any) -> None:
     """Serves it. Messages with payload are not decoded or encoded by grpc: framing.py."""
-    blocks_pb2_grpc.add_BlocksServicer_to_server(servicer, server)
-    server.add_registered_method_handlers(SERVICE, {
+    of_payload = {
         "Put": grpc.stream_unary_rpc_method_handler(
             servicer.Put, response_serializer=pb.PutResponse.SerializeToString),
         "Get": grpc.unary_stream_rpc_method_handler(
             servicer.Get, request_deserializer=pb.GetRequest.FromString),
-    })
+    }
+    # What was added first is found first.
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, of_payload),))
+    blocks_pb2_grpc.add_BlocksServicer_to_server(servicer, server)
 
 
 async def _hangs_up(session: sessions.Session, within_s: float) -> bool:

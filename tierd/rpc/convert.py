@@ -22,7 +22,7 @@ from tierd.app.stocks import StoreOrder, StoreResult
 from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
-from tierd_client.format import IDENTITY_BYTES, U8Array, U64Array
+from tierd_client.format import IDENTITY_BYTES, U8Array, U64Array, words_of
 from tierd_client.framing import data_of
 from tierd_client.layout import TEXT_BYTES_MAX
 from tierd_client.v1 import admin_pb2 as apb
@@ -77,8 +77,7 @@ def block_ids(blocks: pb.BlockIds, max_ids: int) -> m.Ids:
     if not 1 <= blocks.namespace <= 65535:
         raise InvalidInput("blocks.namespace", f"{blocks.namespace} is no number of a namespace (1 to 65535)")
     ids = identities(blocks.ids, "blocks.ids", max_ids)
-    named = ids.any(axis=1)
-    if not named.all():
+    if not words_of(ids)[:, 0].all() and not (named := ids.any(axis=1)).all():
         raise InvalidInput("blocks.ids", f"identity {int(np.argmin(named))} is all zeros, which stands for none")
     if len(blocks.parent) not in (0, IDENTITY_BYTES):
         raise InvalidInput("blocks.parent", f"{len(blocks.parent)} bytes, not {IDENTITY_BYTES} or none")

@@ -14,6 +14,7 @@ from tierd.rpc.around import Around
 
 UNTIMED = ("Session", "Watch", "ServerReflectionInfo")
 """Streams that last as long as their clients like."""
+_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class Measured(Around):
@@ -41,5 +42,5 @@ def _code(context: Any, cut_short: bool) -> str:
     code = context.code()
     if isinstance(code, grpc.StatusCode):
         return str(code.name)
-    known = next((one.name for one in grpc.StatusCode if one.value[0] == code), "OK")
+    known = _NAMES.get(code, "OK")
     return "CANCELLED" if known == "OK" and cut_short else known
