@@ -28,6 +28,7 @@ from tierd_client.admin import Admin, AdminRoutines, AsyncAdmin
 from tierd_client.arguments import address, seconds, text
 from tierd_client.chains import ChainsHit
 from tierd_client.checks import Checks
+from tierd_client.committing import Committer, Flushed
 from tierd_client.connection import Connection
 from tierd_client.credentials import Credentials, Tls
 from tierd_client.direct import Reports
@@ -84,6 +85,7 @@ class BaseClient:
         self.reports = Reports() if direct_reads else None
         self._cuda_pinned = cuda_pinned
         self.sequences = Sequences()
+        self.committer = Committer()
         self.connection = Connection(
             target, client_name=name, connect_timeout_s=connect_timeout_s, rpc_timeout_s=rpc_timeout_s,
             shared_memory=shared_memory, on_session=self._reopen, credentials=Credentials(token, tls))
@@ -109,8 +111,10 @@ class BaseClient:
         return bytes(self.connection.current().info.boot_id)
 
     def _close(self) -> None:
-        if self.reports is not None and not self.connection.is_inherited:
-            self.reports.close()
+        if not self.connection.is_inherited:
+            self.committer.close(self.connection.rpc_timeout_s)
+            if self.reports is not None:
+                self.reports.close()
         self.connection.close()
 
     def _reopen(self, session: Session) -> None:
@@ -149,6 +153,11 @@ class Client(BaseClient):
         routines = PoolRoutines(self.connection, regions, pieces, pages, fence)
         run(routines.open())
         return LentPool(routines, run)
+
+    def flush(self, timeout_s: float = 5.0) -> Flushed:
+        """Waits until all blocks of `put(..., wait=False)` are committed; what became of them since the last call.
+        TimedOut when that takes longer; nothing is lost by it."""
+        return run(_flushed(self.committer, timeout_s))
 
     def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
@@ -198,6 +207,10 @@ class AsyncClient(BaseClient):
         await self._perform(routines.open())
         return AsyncLentPool(routines, self._perform)
 
+    @described_by(Client.flush)
+    async def flush(self, timeout_s: float = 5.0) -> Flushed:
+        return await self._perform(_flushed(self.committer, timeout_s))
+
     @described_by(Client.close)
     async def close(self) -> None:
         if not self.connection.is_inherited:  # a forked child has no event loop to wait on
@@ -213,6 +226,12 @@ class AsyncClient(BaseClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+async def _flushed(committer: Committer, timeout_s: float) -> Flushed:
+    seconds(timeout_s, "timeout_s")
+    report: Flushed = await Work(lambda: committer.flush(timeout_s))
+    return report
 
 
 async def _connected(connection: Connection) -> None:

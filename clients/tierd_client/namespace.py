@@ -146,11 +146,14 @@ class NamespaceRoutines:
 
     async def put(
         self, ids: Any, tensors: Any, tier: Tier | str | None = None, timeout_s: float = 2.0,
-        sequence: BaseSequence | str | None = None, priority: Priority | str | None = None,
+        sequence: BaseSequence | str | None = None, priority: Priority | str | None = None, wait: bool = True,
     ) -> list[PutOutcome]:
         """Stores blocks, in host unless `tier` says hbm; a block is committed when its outcome is STORED.
 
-        `priority`: low, normal or high; the sequence's by default.
+        Without `wait` it returns as soon as the blocks are written into slots that this client holds: QUEUED ones
+        are committed soon by a thread, found by nobody before, and `Client.flush` waits for them and says what
+        became of them. Where there are not slots enough it waits as ever. `priority`: low, normal or high; the
+        sequence's by default.
 
         `tensors`: one contiguous buffer of exactly the block's bytes per id (numpy array of any dtype, torch
         tensor on the CPU or a GPU, bytes, memoryview), or one of all blocks whose first axis is the number of ids.
@@ -158,22 +161,25 @@ class NamespaceRoutines:
         """
         ids = self.identities(ids)
         source = source_of(flat_blocks(tensors, len(ids), self.block_bytes(ids)), "tensors")
-        return await self.store(ids, source, tier, timeout_s, sequence, priority)
+        return await self.store(ids, source, tier, timeout_s, sequence, priority, wait=wait)
 
     async def store(
         self, ids: Identities, source: Source, tier: Tier | str | None, timeout_s: float,
-        sequence: BaseSequence | str | None, priority: Priority | str | None,
+        sequence: BaseSequence | str | None, priority: Priority | str | None, *, wait: bool = True,
     ) -> list[PutOutcome]:
         """As `put`, from any Source."""
         size, target, name = self.block_bytes(ids), tier_of(tier), self.sequence_name(ids, sequence)
-        wait, worth = Deadline.of(timeout_s), said(Priority, priority, "priority")
+        within, worth = Deadline.of(timeout_s), said(Priority, priority, "priority")
 
         async def store(session: Session) -> list[PutOutcome]:
             transfer = self.transfer(session, target)
             outcomes: list[PutOutcome] = []
             for start, part in batches(ids, transfer.batch_ids(size)):
                 batch = replace(await self.batch(session, part, name), priority=worth)
-                outcomes += await transfer.put(batch, source.part(start, start + len(part)), target, wait)
+                blocks, done = source.part(start, start + len(part)), None
+                if not wait:
+                    done = await transfer.queue(batch, blocks, target, self.client.committer)
+                outcomes += await transfer.put(batch, blocks, target, within) if done is None else done
             return outcomes
 
         return await self.make(store, timeout_s)

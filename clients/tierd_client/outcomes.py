@@ -37,7 +37,8 @@ class Presence(IntEnum):
 
 class PutOutcome(IntEnum):
     """STORED is new, EXISTS was there; neither BUSY (another writes it), FULL (no room), PENDING (no room
-    in the time given), DUPLICATE (twice in the call) nor CORRUPT (changed on the way) stored anything."""
+    in the time given), DUPLICATE (twice in the call) nor CORRUPT (changed on the way) stored anything. QUEUED is
+    written, and `flush` says what became of it."""
 
     STORED = 1
     EXISTS = 2
@@ -46,6 +47,7 @@ class PutOutcome(IntEnum):
     PENDING = 5
     DUPLICATE = 6
     CORRUPT = 7
+    QUEUED = 8
 
 
 class AcquireOutcome(IntEnum):

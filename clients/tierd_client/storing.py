@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tierd_client import direct
+from tierd_client.committing import Committer
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, FailedPrecondition, InvalidArgument, LimitReached, NotFound
 from tierd_client.format import IDENTITY_BYTES
@@ -31,7 +32,8 @@ ROUND_BYTES = 64 << 20
 ABSENT, STALE = 5, 7
 """Outcomes of a Store that no put has: what is absent is written next, what is stale was not published."""
 _OUTCOMES: dict[int, PutOutcome] = {
-    **{int(outcome): outcome for outcome in PutOutcome if outcome != PutOutcome.PENDING}, STALE: PutOutcome.PENDING,
+    **{int(one): one for one in (PutOutcome.STORED, PutOutcome.EXISTS, PutOutcome.BUSY, PutOutcome.FULL)},
+    int(PutOutcome.DUPLICATE): PutOutcome.DUPLICATE, STALE: PutOutcome.PENDING,
 }
 
 _NOTHING_DONE = (InvalidArgument, NotFound, FailedPrecondition, LimitReached)
@@ -56,6 +58,7 @@ class StockedPut:
         self._outcomes = [PutOutcome.PENDING] * len(batch)
         self._left = list(range(len(batch)))
         self._used = 0
+        self._queued: dict[int, tuple[Slot, int]] = {}
 
     async def run(self, wait: Deadline) -> list[PutOutcome]:
         """In rounds of the slots that there are; what gets none in time is PENDING."""
@@ -74,6 +77,35 @@ class StockedPut:
             return self._outcomes
         finally:
             self._magazine.add(self._kind, self._slots)
+
+    async def queue(self, committer: Committer) -> list[PutOutcome] | None:
+        """Writes without telling the daemon, which the committer does; None, and nothing is done, where there are
+        not slots for all. What the catalog has is EXISTS, and its access is told of as well."""
+        known = self._known()
+        places = [place for place in self._left if place not in known]
+        self._slots = self._magazine.take(self._kind, len(places)) if len(places) <= self._most else []
+        try:
+            if len(self._slots) < len(places):
+                return None
+            self._queued = await self._write(places)
+        finally:
+            self._magazine.add(self._kind, self._slots)
+            self._slots = []
+        self._session.take_hold()
+        committer.add(self)
+        return [PutOutcome.EXISTS if place in known else PutOutcome.QUEUED for place in self._left]
+
+    def identities(self) -> list[bytes]:
+        return [self._batch.id(place) for place in range(len(self._batch))]
+
+    async def commit(self) -> list[PutOutcome]:
+        """What was queued; a block that was there, and has gone since, is PENDING."""
+        try:
+            await self._store(self._queued, Deadline(0.0), further=False)
+            return self._outcomes
+        finally:
+            self._magazine.add(self._kind, self._slots)
+            self._session.drop_hold()
 
     def _known(self) -> frozenset[int]:
         """Places of blocks that the catalog has: they are not written, and the daemon hears of the access."""

@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tierd_client.checks import Checks, RunningChecksum, checksum_of
+from tierd_client.committing import Committer
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, TierdClientError
 from tierd_client.format import U8Array
@@ -48,6 +49,11 @@ class Transfer(Protocol):
         self, batch: Batch, source: Source, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
         """Stores blocks; what it calls STORED is committed."""
+
+    async def queue(
+        self, batch: Batch, source: Source, tier: Tier | None, committer: Committer,
+    ) -> list[PutOutcome] | None:
+        """Takes blocks that are committed later; None where this cannot be done now."""
 
     async def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
         """Reads the blocks that can be read in time; LEASED means that it was read."""
@@ -91,6 +97,16 @@ class SharedTransfer:
             if grants:
                 await self._write(batch, source, grants, reply.tier, outcomes)
             return outcomes
+
+    async def queue(
+        self, batch: Batch, source: Source, tier: Tier | None, committer: Committer,
+    ) -> list[PutOutcome] | None:
+        """Writes blocks that are committed later; None where this cannot be done now."""
+        magazine = self._session.magazine
+        if magazine is None:
+            return None
+        with self._session.hold():
+            return await StockedPut(self._session, self._memory, magazine, batch, source, tier).queue(committer)
 
     async def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
         request = blocks_pb2.ReserveRequest(
@@ -180,6 +196,12 @@ class StreamTransfer:
 
     def batch_ids(self, block_bytes: int) -> int:
         return max(1, min(self._session.batch_ids, STREAM_BATCH_BYTES // block_bytes))
+
+    async def queue(
+        self, batch: Batch, source: Source, tier: Tier | None, committer: Committer,
+    ) -> list[PutOutcome] | None:
+        del batch, source, tier, committer  # the bytes are on their way for as long as the call lasts
+        return None
 
     async def put(
         self, batch: Batch, source: Source, tier: Tier | None, wait: Deadline,

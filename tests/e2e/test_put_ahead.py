@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 
@@ -168,3 +170,35 @@ def test_more_than_is_held_ahead(daemon: StartDaemon) -> None:
         assert outcomes == [PutOutcome.EXISTS] * 4 + [PutOutcome.STORED] * 28 + [PutOutcome.FULL] * 8
         for block, sent in zip(ns.get(ids[:32]), data[:32], strict=True):
             assert np.array_equal(block, sent)
+
+
+def test_a_queued_put_is_committed_soon_and_told_of_by_flush(daemon: StartDaemon) -> None:
+    """What is QUEUED is there after flush, with the bytes of the time of the put; without slots it is STORED."""
+    server = daemon(host_bytes="16MiB")
+    with Client(server.address) as client:
+        ns = client.namespace(LAYOUT)
+        data = np.random.default_rng(1).integers(0, 256, (4, SIZE), np.uint8)
+        sent = data.copy()
+        assert ns.put([b"a", b"b", b"c", b"d"], data, wait=False) == [PutOutcome.STORED] * 4
+        assert ns.put([b"e", b"f"], data[:2], wait=False) == [PutOutcome.QUEUED] * 2
+        data[:] = 0
+        report = client.flush()
+        assert (report.outcomes, report.failed, report.errors) == ({PutOutcome.STORED: 2}, [], [])
+        assert all(np.array_equal(one, other) for one, other in zip(ns.get([b"e", b"f"]), sent, strict=False))
+        assert client.flush().outcomes == {}
+
+
+def test_a_queued_put_whose_daemon_is_gone_is_told_of(daemon: StartDaemon) -> None:
+    """Blocks that were queued and never committed are PENDING in the report, by identity, with the reason."""
+    server = daemon(host_bytes="16MiB")
+    with Client(server.address) as client:
+        ns = client.namespace(LAYOUT)
+        data = np.zeros((2, SIZE), np.uint8)
+        ns.put([b"a", b"b"], data)
+        os.kill(server.pid, signal.SIGSTOP)
+        assert ns.put([b"c", b"d"], data, wait=False) == [PutOutcome.QUEUED] * 2
+        server.kill()
+        report = client.flush(timeout_s=WITHIN_S)
+        assert [outcome for _, outcome in report.failed] == [PutOutcome.PENDING] * 2
+        assert [identity for identity, _ in report.failed] == list(ns.identities([b"c", b"d"]))
+        assert len(report.errors) == 1

@@ -122,6 +122,7 @@ class PutOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PUT_OUTCOME_PENDING: _ClassVar[PutOutcome]
     PUT_OUTCOME_DUPLICATE: _ClassVar[PutOutcome]
     PUT_OUTCOME_CORRUPT: _ClassVar[PutOutcome]
+    PUT_OUTCOME_QUEUED: _ClassVar[PutOutcome]
 TIER_UNSPECIFIED: Tier
 TIER_HBM: Tier
 TIER_HOST: Tier
@@ -196,6 +197,7 @@ PUT_OUTCOME_FULL: PutOutcome
 PUT_OUTCOME_PENDING: PutOutcome
 PUT_OUTCOME_DUPLICATE: PutOutcome
 PUT_OUTCOME_CORRUPT: PutOutcome
+PUT_OUTCOME_QUEUED: PutOutcome
 
 class RegisterNamespaceRequest(_message.Message):
     __slots__ = ("schema_version", "fingerprint", "canonical", "name", "domain")
