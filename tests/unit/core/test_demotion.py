@@ -74,6 +74,19 @@ def test_a_victim_that_lies_below_already_is_dropped_at_once() -> None:
     assert driver.tiers(0) == {m.Tier.SPILL} and not driver.moves
 
 
+def test_an_eviction_of_what_lies_below_already_drops_it_above_at_once() -> None:
+    """Evicted to spill, a block that was brought up from there leaves host without a move."""
+    driver = Driver(host=2, spill=2)
+    driver.put([0])
+    driver.step(m.Evict(ids_of([0]), m.Tier.SPILL))
+    driver.carry_out()
+    driver.step(m.Readmit(ids_of([0]), m.Tier.HOST))
+    driver.carry_out()
+    assert driver.tiers(0) == {m.Tier.HOST, m.Tier.SPILL}
+    reply = driver.step(m.Evict(ids_of([0]), m.Tier.SPILL))
+    assert reply.outcomes.tolist() == [m.Evicted.MOVED] and not driver.moves and driver.tiers(0) == {m.Tier.SPILL}
+
+
 def test_while_the_spill_is_down_nothing_is_lost_for_newcomers() -> None:
     """Within the grace time a put without room is FULL and all blocks stay; after it the lowest ranked go."""
     driver = full_host(spill_grace_s=60.0)

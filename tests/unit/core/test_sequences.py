@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from engine_driver import SESSION, Driver, ids_of
 
@@ -35,3 +36,34 @@ def test_what_open_sequences_name_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
             driver.step(m.OpenSequence(SESSION, "b", ids_of(range(3)), others=(ids_of(range(10, 12)),)))
     driver.step(m.CloseSequence(SESSION, "a"))
     driver.step(m.OpenSequence(SESSION, "b", ids_of(range(3)), others=(ids_of(range(10, 12)),)))
+
+
+def test_reports_of_one_step_count_once_with_the_larger_weight() -> None:
+    """Of a block that two sequences share, two reports in one step are one access, of the larger weight."""
+    records = []
+    for masses in ([0.5, 0.25], [0.25, 0.5], [0.5]):
+        driver = Driver(host=2, policy="lrfu")
+        driver.put([0])
+        for name in ("a", "b"):
+            driver.step(m.OpenSequence(SESSION, name, ids_of([0], chain=True)))
+        for name, mass in zip("ab", masses, strict=False):
+            driver.step(m.Observe(SESSION, name, np.array([mass], np.float32)))
+        view = driver.describe(0)
+        assert view is not None
+        records.append(view.record)
+    assert records[0] == records[1] == records[2]
+
+
+def test_reports_of_two_steps_count_twice() -> None:
+    """A request between two reports makes them two accesses."""
+    driver = Driver(host=2, policy="lrfu")
+    driver.put([0])
+    driver.step(m.OpenSequence(SESSION, "a", ids_of([0], chain=True)))
+    touches = []
+    for _ in range(2):
+        driver.step(m.Observe(SESSION, "a", np.array([0.5], np.float32)))
+        driver.put([1])
+        view = driver.describe(0)
+        assert view is not None
+        touches.append(view.record.touches)
+    assert touches[1] == touches[0] + 1

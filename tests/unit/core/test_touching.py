@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_driver import SESSION, Driver, ids_of
+from engine_driver import SESSION, Driver, identity, ids_of
 
 from tierd.core import messages as m
 
@@ -47,3 +47,14 @@ def test_a_touch_counts_each_block_as_often_as_it_is_told() -> None:
         assert view is not None
         counted.append(view.record.touches)
     assert counted == [1 + 3 + 1, 1 + 2 + 1, 1 + 5 + 1]
+
+
+def test_a_touch_learns_which_block_stands_before_another() -> None:
+    """A block that was stored before its parent has it after a touch that names both as a chain."""
+    driver = Driver(host=4)
+    driver.put_ids(ids_of([1], chain=True, first=1, parent=0))
+    driver.put([0])
+    for parent in (None, identity(0)):
+        view = driver.describe(1)
+        assert view is not None and view.parent == parent
+        driver.step(m.Touch(SESSION, ids_of([0, 1], chain=True), np.array([1, 1], np.uint32)))
