@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +45,7 @@ class Daemon:
 def serving(*, tcp: str = "", **settings: Any) -> Iterator[Daemon]:
     """A daemon with these settings, on a Unix socket and where it is given a TCP address. Raises ChildFailed with
     its own words."""
-    with _directory(short_temporary_directory()) as directory, _directory(str(SHARED_MEMORY)) as shm_dir:
+    with _directory(short_temporary_directory()) as directory, shared_memory_directory() as shm_dir:
         listen = [f"unix://{directory}/tierd.sock", *([tcp] if tcp else [])]
         defaults = {"spill": "none", "http_address": "off", "shm_dir": shm_dir, "listen": listen}
         child = DaemonChild(directory / "state", directory / "daemon.log", {**defaults, **settings})
@@ -54,6 +54,11 @@ def serving(*, tcp: str = "", **settings: Any) -> Iterator[Daemon]:
             yield Daemon(child, directory, shm_dir)
         finally:
             child.stop()
+
+
+def shared_memory_directory() -> AbstractContextManager[Path]:
+    """A directory of shared memory that is removed afterwards."""
+    return _directory(str(SHARED_MEMORY))
 
 
 @contextmanager

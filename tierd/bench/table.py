@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tierd.bench import control, eviction, local, remote, replay, scale, spill, tls
+from tierd.bench import control, eviction, local, paged, remote, replay, scale, spill, tls
 from tierd.bench.figures import Figure, Measurement
 from tierd.bench.measuring import MIB
 
@@ -19,6 +19,14 @@ def _get(name: str, block_bytes: int, per_call: int, what: str, goal: float, gat
 
 def _put(name: str, block_bytes: int, per_call: int, what: str, goal: float, gate: float) -> Measurement:
     return Measurement("local", (Figure(name, what, goal, gate),), partial(local.put, name, block_bytes, per_call))
+
+
+def _paged(
+    suffix: str, piece_bytes: int, what: str, goals: tuple[float | None, float | None], apart: bool = False,
+) -> Measurement:
+    gather, scatter = f"gather_{suffix}", f"scatter_{suffix}"
+    figures = (Figure(gather, f"memcpy / gather, {what}", *goals), Figure(scatter, f"memcpy / scatter, {what}"))
+    return Measurement("local", figures, partial(paged.exchange, gather, scatter, piece_bytes, apart=apart))
 
 
 def _spill(suffix: str, block_bytes: int, connections: int, what: str, goals: tuple[float, float]) -> Measurement:
@@ -37,6 +45,9 @@ MEASUREMENTS = (
     _get("local_get_640k_16", 640 * KIB, 16, "memcpy / get of 640 KiB, 16 a call", 0.95, 0.85),
     _put("local_put_5m_16", 5 * MIB, 16, "(memcpy + xxh3) / put of 5 MiB, 16 a call", 0.90, 0.75),
     _put("local_put_128k_64", 128 * KIB, 64, "(memcpy + xxh3) / put of 128 KiB, 64 a call", 0.75, 0.50),
+    _paged("80x32k", 32 * KIB, "160 pieces of 32 KiB", (0.80, 0.55)),
+    _paged("80x32k_apart", 32 * KIB, "160 pieces of 32 KiB, layers not aligned alike", (None, None), apart=True),
+    _paged("80x8k", 8 * KIB, "160 pieces of 8 KiB", (None, None)),
     Measurement(
         "local",
         (Figure("daemon_ms_per_gib", "daemon's CPU per GiB of 5 MiB hits, ms", 5, 20, "lower"),),
