@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def put_pages(
     ns: NamespaceRoutines, ids: Any, paged: PagedKV, page_numbers: Any, tier: Tier | str | None = None,
     timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, priority: Priority | str | None = None,
-    before_layer: OfLayer | None = None,
+    before_layer: OfLayer | None = None, wait: bool = True,
 ) -> list[PutOutcome]:
     """Stores blocks out of an engine's pages; as `put` otherwise. The pages are copied straight into shared memory.
 
@@ -40,7 +40,7 @@ async def put_pages(
     ids = ns.identities(ids)
     pages = _checked(ns, ids, paged, page_numbers, writes=False)
     source = PagedSource(paged, pages, paged.copies(), None if before_layer is None else Once(before_layer))
-    return await ns.store(ids, source, tier, timeout_s, sequence, priority)
+    return await ns.store(ids, source, tier, timeout_s, sequence, priority, wait=wait)
 
 
 async def get_pages(

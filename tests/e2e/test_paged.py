@@ -87,6 +87,17 @@ def test_layers_are_stored_as_they_are_computed(ns: Any) -> None:
     assert all(np.array_equal(block, content(number)) for number, block in enumerate(ns.get(IDS)))
 
 
+def test_pages_may_change_when_the_put_that_does_not_wait_returns(ns: Any) -> None:
+    """Without `wait` the pages are copied when it returns: what is found later is what they held then."""
+    pages = full()
+    queued = ns.put_pages(IDS, PagedKV(ns.layout, pages), ORDER, wait=False)
+    assert set(queued) <= {PutOutcome.QUEUED, STORED}
+    for layer in pages:
+        layer.fill(-1)
+    assert ns.put_pages(IDS, PagedKV(ns.layout, full()), ORDER) == [PutOutcome.EXISTS] * BLOCKS
+    assert all(np.array_equal(block, content(number)) for number, block in enumerate(ns.get(IDS)))
+
+
 def test_an_engine_that_fails_in_between_stores_nothing(ns: Any) -> None:
     """What `before_layer` raises comes out of the call; the slots are given back and can be had again."""
 
