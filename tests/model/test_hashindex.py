@@ -32,6 +32,7 @@ def test_index_agrees_with_a_dictionary(
     """After any insertions and removals each indexed identity finds its row, any other none, and the tombstones
     are counted."""
     monkeypatch.setattr(hashindex, "SMALL_BATCH", batch)
+    monkeypatch.setattr(hashindex, "FEW", batch)
     draw, ids = random.Random(seed), identities(crowded)
     buckets = np.zeros(BUCKETS, np.uint32)
     index = HashIndex(buckets, words_of(ids), salt=seed)

@@ -130,6 +130,7 @@ class Lockstep(RuleBasedStateMachine):
         self.small.setattr(victims, "STAGE_ROWS", stage)
         self.small.setattr(victims, "COMPACT_ABOVE", compact)
         self.small.setattr(hashindex, "SMALL_BATCH", batch)
+        self.small.setattr(hashindex, "FEW", batch)
         tiers = (TierSpec(Tier.HOST, ((1, capacity * PAGE_BYTES),)),)
         tables = Tables.private(capacity, ghosts=16 * capacity, sessions=8, holds=256)
         self.engine = Engine(EngineSettings(tiers, policy, pin_share=PIN_SHARE), tables)

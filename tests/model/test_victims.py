@@ -67,6 +67,8 @@ class Order(RuleBasedStateMachine):
         assert self.catalog.insert(identities).tolist() == list(range(ROWS))
         for row, parent in enumerate(PARENTS):
             self.catalog.position[row] = 0 if parent < 0 else self.catalog.position[parent] + 1
+            self.catalog.parent[row] = parent
+            self.catalog.parent_birth[row] = self.catalog.birth[parent]
         self.children = np.zeros(ROWS, np.int32)
         leaf_only = self.policy.common.leaf_only
         self.index = victims.make_victims(self.catalog, self.policy, self.children if leaf_only else None)
@@ -164,12 +166,10 @@ class Order(RuleBasedStateMachine):
     def choose(self, count: int, stay: bool) -> None:
         expected = self.search(count)
 
-        def departed(row: int) -> None:
-            parent = PARENTS[row]
-            if parent >= 0:
-                self.children[parent] -= 1
-                if self.policy.common.leaf_only and not self.children[parent]:
-                    self.give_back({parent})
+        def departed(parent: int) -> None:
+            self.children[parent] -= 1
+            if self.policy.common.leaf_only and not self.children[parent]:
+                self.give_back({parent})
 
         now = Moment(self.step, float(self.step), 50.0)
         chosen = self.index.choose(count, now, self.protected, departed)

@@ -27,6 +27,14 @@ def indices(mask: Mask) -> I64Array:
     return mask.nonzero()[0]
 
 
+def first_of_each(places: I64Array, values: I64Array) -> I64Array:
+    """Those of these places in `values` that are the first with their value."""
+    found = values[places]
+    if len(set(found.tolist())) == len(places):
+        return places
+    return places[np.unique(found, return_index=True)[1]]
+
+
 def constant(value: float, dtype: Any) -> NDArray[Any]:
     """A number to stand beside arrays of this dtype: over one of Python's numpy takes twice as long."""
     return np.array(value, dtype)

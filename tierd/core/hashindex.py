@@ -26,14 +26,19 @@ from tierd_client.format import (
 NO_ROW = -1
 UNKNOWN = constant(NO_ROW, np.int64)
 """The same, beside arrays of rows."""
-SMALL_BATCH = 256
+_ONE, _EMPTY = constant(1, np.uint32), constant(BUCKET_EMPTY, np.uint32)
+_TOMBSTONE = constant(BUCKET_TOMBSTONE, np.uint32)
+SMALL_BATCH = 192
 """Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
+FEW = 32
+"""The same of rows to insert, for which buckets are tried together once and seldom twice."""
 
 
 class HashIndex:
     def __init__(self, buckets: NDArray[np.uint32], words: U64Array, salt: int = 0) -> None:
         self.buckets, self.words, self.salt = buckets, words, salt
         self.mask = len(buckets) - 1
+        self._mask = constant(self.mask, np.uint32)
         self.tombstones = 0
         self._bucket_of = np.zeros(len(words), np.uint32)
         """Where each row that is indexed stands."""
@@ -64,12 +69,14 @@ class HashIndex:
     def _find_few(self, words: U64Array) -> list[int]:
         """Row of each identity, as far as its first word tells."""
         buckets, first_word, mask = self._scalar, self._first_word, self.mask
+        first = first_bucket(words, self.salt, mask)
+        # Read together: one by one each would be waited for.
+        entries = self.buckets[first]
         rows = list[int]()
-        for word, bucket in zip(words[:, 0].tolist(), first_bucket(words, self.salt, mask).tolist(), strict=True):
-            while (entry := buckets[bucket]) != BUCKET_EMPTY:
-                if entry != BUCKET_TOMBSTONE and first_word[entry - 1] == word:
-                    break
+        for word, bucket, entry in zip(words[:, 0].tolist(), first.tolist(), entries.tolist(), strict=True):
+            while entry != BUCKET_EMPTY and (entry == BUCKET_TOMBSTONE or first_word[entry - 1] != word):
                 bucket = (bucket + 1) & mask
+                entry = buckets[bucket]
             rows.append(entry - 1 if entry != BUCKET_EMPTY else NO_ROW)
         return rows
 
@@ -79,23 +86,23 @@ class HashIndex:
         Many go at once; where several want one bucket the last write stands and the others go on.
         """
         pending, bucket = rows, first_bucket(self.words.take(rows, axis=0), self.salt, self.mask)
-        if len(rows) <= SMALL_BATCH:
-            self._bucket_of[rows] = self._insert_few(rows.tolist(), bucket.tolist())
-            return
-        while len(pending):
+        while len(pending) > FEW:
             before = self.buckets[bucket]
-            free = (before == BUCKET_EMPTY) | (before == BUCKET_TOMBSTONE)
-            value = (pending + 1).astype(np.uint32)
+            free = before + _ONE <= _ONE  # empty, or a tombstone
+            value = pending.astype(np.uint32) + _ONE
             self.buckets[bucket[free]] = value[free]
             placed = self.buckets[bucket] == value
             self._bucket_of[pending[placed]] = bucket[placed]
             self.tombstones -= int(np.count_nonzero(before[placed] == BUCKET_TOMBSTONE))
             pending, bucket = pending[~placed], (bucket[~placed] + 1) & self.mask
+        self._bucket_of[pending] = self._insert_few(pending.tolist(), bucket.tolist())
 
     def remove(self, rows: I64Array) -> None:
-        """Takes out rows that are indexed."""
-        self.buckets[self._bucket_of[rows]] = BUCKET_TOMBSTONE
-        self.tombstones += len(rows)
+        """Takes out rows that are indexed. Where a probe would end at the next bucket anyway none need go on."""
+        at = self._bucket_of[rows]
+        goes_on = self.buckets[(at + _ONE) & self._mask] != _EMPTY
+        self.buckets[at] = goes_on * _TOMBSTONE  # and else empty
+        self.tombstones += int(np.count_nonzero(goes_on))
 
     def _insert_few(self, rows: list[int], starts: list[int]) -> list[int]:
         """Returns the bucket that each row came into."""

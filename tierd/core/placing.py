@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import every, indices, some
+from tierd.core.arrays import every, first_of_each, indices, some
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import introduce, prefer
@@ -85,9 +85,7 @@ def count_existing(state: State, sequence: Sequence | None, rows: I64Array, outc
     """One access to each block that is there already."""
     exists = indices(outcomes == Reserved.EXISTS.value)
     if len(exists):
-        if len(set(rows[exists].tolist())) < len(exists):
-            exists = exists[np.unique(rows[exists], return_index=True)[1]]
-        count_accesses(state, sequence, rows[exists])
+        count_accesses(state, sequence, rows[first_of_each(exists, rows)])
 
 
 def arena_of(state: State, number: Tier) -> TierState:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import indices
+from tierd.core.arrays import first_of_each, indices
 from tierd.core.errors import InvalidInput, NotFound
 from tierd.core.hashindex import NO_ROW, UNKNOWN
 from tierd.core.hints import prefer
@@ -92,7 +92,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     _lease_ready(state, session, rows, reply, state.readable(device=command.device))
     leased = indices(reply.outcomes == Acquired.LEASED.value)
     if len(leased):
-        leased = leased[np.unique(rows[leased], return_index=True)[1]]
+        leased = first_of_each(leased, rows)
         prefer(state, rows[leased], sequence.priority if sequence else Priority.UNSPECIFIED)
         count_accesses(state, sequence, rows[leased])
     _bring_rest(state, blocks, rows, reply)

@@ -28,10 +28,11 @@ from tierd.core.messages import Effect, Ids, Tier, Unlink
 from tierd.core.outage import Outage
 from tierd.core.policy.base import Moment, Policy
 from tierd.core.policy.registry import parse
+from tierd.core.protection import Barred, Protection
 from tierd.core.sessions import Sessions
 from tierd.core.standing import forget_next_use
 from tierd.core.underway import STORED_FROM, MoveInFlight, Report, Sequence, Storing, Ticket
-from tierd.core.victims import Barred, Protection, Victims, make_victims
+from tierd.core.victims import Victims, make_victims
 from tierd_client.format import (
     CATALOG_MAGIC,
     GHOST_MAGIC,
@@ -536,14 +537,11 @@ class State:
 
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""
-        catalog, children, out = self.catalog, scalars(tier.children), tier.victims.out
+        children, out = scalars(tier.children), tier.victims.out
         # Without leaf_only a parent may go before its child: then it is chosen already, and waits for nothing.
         leaf_only = self.policy.common.leaf_only
 
-        def departed(row: int) -> None:
-            parent = catalog.parent_of(row)
-            if parent == NO_ROW:
-                return
+        def departed(parent: int) -> None:
             left = children[parent] = children[parent] - 1
             if leaf_only and not left and out[parent]:
                 tier.victims.put_back(np.array([parent], np.int64))

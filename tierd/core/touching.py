@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tierd.core import statistics
+from tierd.core.arrays import every, first_of_each, indices
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Touch, Touched
 from tierd.core.sequences import begin_request, first_in
@@ -21,10 +22,10 @@ def touch(state: State, command: Touch) -> Touched:
     counts = command.counts.astype(np.int64)
     if sequence is not None:
         counts = first_in(sequence, blocks.ids).astype(np.int64)
-    places = np.flatnonzero((rows != NO_ROW) & (counts > 0))
-    places = places[np.unique(rows[places], return_index=True)[1]]
+    known = rows != NO_ROW
+    places = first_of_each(indices(known & (counts > 0)), rows)
     state.touch(rows[places], counts[places])
-    ghosts = _touch_ghosts(state, blocks.ids[rows == NO_ROW], counts[rows == NO_ROW])
+    ghosts = 0 if every(known) else _touch_ghosts(state, blocks.ids[~known], counts[~known])
     return Touched(state.clock.step, len(places), ghosts)
 
 

@@ -13,22 +13,24 @@ keys that do not change while idle, each behind its standing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arrays import every, indices, scalars, some
 from tierd.core.catalog import Catalog
+from tierd.core.hashindex import NO_ROW
 from tierd.core.policy.base import CLASS_BITS, Moment, Policy
+from tierd.core.protection import Protection
 from tierd.core.standing import standings
 from tierd.core.statistics import StatsOf
 from tierd_client.format import I64Array
 
 Departed = Callable[[int], None]
+"""Told of each chosen row that has a parent which row that is."""
 Place = tuple[int, int, bytes]
 """(last, -position, identity): the order within a class."""
 TokenArray = NDArray[np.uint32]
@@ -38,34 +40,6 @@ LATE_ROWS = 64
 COMPACT_ABOVE = 4096
 NONE = -1
 _NO_ROWS = np.empty(0, np.int64)
-
-
-class Protection(Protocol):
-    """Which rows may not leave the tier now."""
-
-    def one(self, row: int) -> bool: ...
-
-    def many(self, rows: I64Array) -> NDArray[np.bool_]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Barred:
-    """Rows with a pin, a lease or a move."""
-
-    pins: NDArray[np.int32]
-    leases: NDArray[np.int32]
-    moves: NDArray[np.uint8]
-    kept: NDArray[np.float64] | None
-
-    def one(self, row: int) -> bool:
-        held = self.pins[row] or self.leases[row] or self.moves[row]
-        return bool(held or (self.kept is not None and self.kept[row]))
-
-    def many(self, rows: I64Array) -> NDArray[np.bool_]:
-        barred: NDArray[np.bool_] = (self.pins[rows] | self.leases[rows] | self.moves[rows]) != 0
-        if self.kept is not None:
-            barred |= self.kept[rows] != 0
-        return barred
 
 
 class Victims(Protocol):
@@ -85,7 +59,7 @@ class Victims(Protocol):
         """The protection of these rows, or their last child, may have gone; or they were chosen and stay."""
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
-        """The next `count` victims, in order, taken out. `departed` is told each one as it is chosen."""
+        """The next `count` victims, in order, taken out. `departed` is told the parent of each as it is chosen."""
 
 
 class _Rows:
@@ -102,6 +76,8 @@ class _Rows:
         self._token_at, self._member_at = scalars(self.token), scalars(self.member)
         self.out = np.zeros(catalog.capacity, bool)
         self.members = 0
+        self.choice = 0
+        """Number of the choice of victims that is being made, or was made last."""
 
     def renew(self, rows: I64Array) -> TokenArray:
         """New tokens of rows that are in from now on."""
@@ -146,11 +122,19 @@ class _Rows:
         """Rows last accessed in one step, sorted by their places."""
         depth = -self.catalog.position[rows].astype(np.int64)
         order = depth.argsort()
-        sorted_depth = depth[order]
-        if some(sorted_depth[1:] == sorted_depth[:-1]):
-            words = self.catalog.identity[rows].view(">u8").T
-            order = np.lexsort((words[3], words[2], words[1], words[0], depth))
+        if some(_repeated(depth[order])):
+            first = self.catalog.words[:, 0][rows].byteswap()
+            order = np.lexsort((first, depth))
+            if some(_repeated(depth[order]) & _repeated(first[order])):
+                words = self.catalog.words[rows].byteswap().T
+                order = np.lexsort((words[3], words[2], words[1], words[0], depth))
         return rows[order]
+
+
+def _repeated(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which are equal to the one before, from the second on."""
+    repeated: NDArray[np.bool_] = ordered[1:] == ordered[:-1]
+    return repeated
 
 
 def _groups(values: I64Array) -> list[I64Array]:
@@ -283,7 +267,7 @@ class _ClassList:
         barred = valid & protection.many(rows)
         known.out[rows[barred]] = True
         valid &= ~barred
-        self._staged, self._at = (rows[valid], tokens[valid]), 0
+        self._staged, self._at, self.refined_in = (rows[valid], tokens[valid]), 0, known.choice
 
     def _skip_late(self, known: _Rows, protection: Protection) -> bool:
         """Removes the first latecomer if it is stale or protected."""
@@ -332,7 +316,6 @@ class ClassLists:
         self._head_tokens: TokenArray = np.zeros(16, np.uint32)
         self._standings: I64Array = np.zeros(16, np.int64)
         self._several_standings = False
-        self._choices = 0
         self._unsure: set[int] = set()
         self._logged = 0
 
@@ -415,9 +398,9 @@ class ClassLists:
         self._unsure = set(range(len(kept)))
 
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
+        self._rows.choice += 1
         self._settle_heads(protection)
-        self._choices += 1
-        merge = _Merge(self._catalog, self._policy, now, self._rows, self._choices)
+        merge = _Merge(self._catalog, self._policy, now, self._rows)
         ranks = merge.ranks_of(self._heads[: len(self._lists)])
         chosen = list[int]()
         while len(chosen) < count:
@@ -444,13 +427,15 @@ class ClassLists:
         """Takes rows that go one after the other, unless one that goes makes another class uncertain."""
         children, found = self._rows.children_at, self._lists[at]
         late, count = found.drop_late(run[0]), 0
-        for row in run:
+        parents = self._catalog.parents(np.array(run, np.int64)).tolist()
+        for row, parent in zip(run, parents, strict=True):
             count += 1
             if children is not None and children[row]:
                 self._rows.out[row] = True
                 continue
             chosen.append(row)
-            departed(row)
+            if parent != NO_ROW:
+                departed(parent)
             if self._unsure:
                 break
         if not late:
@@ -485,8 +470,8 @@ class ClassLists:
 class _Merge:
     """The ranks of heads at one moment."""
 
-    def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: _Rows, number: int) -> None:
-        self._catalog, self._policy, self._now, self._rows, self._number = catalog, policy, now, rows, number
+    def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: _Rows) -> None:
+        self._catalog, self._policy, self._now, self._rows = catalog, policy, now, rows
         self._known: dict[int, float] = {}
 
     def ranks_of(self, heads: I64Array) -> NDArray[np.float64]:
@@ -513,9 +498,8 @@ class _Merge:
         """The first row of a class, and those behind it that also rank above `bar`."""
         if most == 1 or len(found.stage) <= 1 or row != found.stage[0]:
             return [row]
-        if found.refined_in != self._number:  # within one choice nothing on a stage loses its place
+        if found.refined_in != self._rows.choice:  # within one choice nothing on a stage loses its place
             found.refine(self._rows, protection)
-            found.refined_in = self._number
         rows = found.stage[:most]
         if found.late:
             before = self._catalog.last[rows] < found.late[0][0][0]
@@ -574,7 +558,7 @@ class KeyHeap:
     def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
         del now  # the order does not change with time
         chosen: list[int] = []
-        out, children = self._rows.out, self._rows.children
+        out, children = self._rows.out, self._rows.children_at
         while len(chosen) < count and self._heap:
             *_, row, token = heappop(self._heap)
             if not self._rows.valid(row, token):
@@ -583,8 +567,9 @@ class KeyHeap:
                 out[row] = True
                 continue
             chosen.append(row)
-            self._rows.take([row])
-            departed(row)
+            if (parent := self._catalog.parent_of(row)) != NO_ROW:
+                departed(parent)
+        self._rows.take(chosen)
         return chosen
 
 
