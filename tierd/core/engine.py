@@ -81,6 +81,7 @@ HANDLERS: dict[type, Handler] = {
     m.Readmit: reading.readmit,
     m.Reserve: placing.reserve,
     m.Commit: placing.commit,
+    m.Note: placing.note,
     m.Abort: placing.abort,
     m.Stock: stock.stock,
     m.Unstock: stock.unstock,

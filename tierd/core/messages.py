@@ -7,6 +7,7 @@ to the ids of its command. Tiers, outcomes and identities are those of terms.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,6 +144,19 @@ class Reserve:
     sequence: str = ""
     retry: bool = False
     priority: Priority = Priority.UNSPECIFIED
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Blocks come in of which nothing but the identity is known, for studies of what a tier would hold."""
+
+    session: int
+    blocks: Ids
+    block_bytes: int
+    tier: Tier = Tier.HOST
+    sequence: ClassVar[str] = ""
+    retry: ClassVar[bool] = False
+    priority: ClassVar[Priority] = Priority.UNSPECIFIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +304,7 @@ class Finish:
 
 
 Command = (
-    OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve
+    OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve | Note
     | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy
     | ListBlocks | Describe | Explain | Plan | Finish | SpillCommand | HintCommand | OperatorCommand
     | LoanCommand | StockCommand
@@ -384,7 +398,7 @@ class ReserveReply:
 
 @dataclass(slots=True)
 class Outcomes:
-    """Of Commit, Abort, Evict, Readmit, Adopt."""
+    """Of Commit, Abort, Note, Evict, Readmit, Adopt."""
 
     outcomes: OutcomeArray
     waiting: tuple[int, ...] = ()

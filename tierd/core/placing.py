@@ -1,7 +1,9 @@
-"""Reserve, Commit, Abort: how a block comes in. Nothing is visible before the commit."""
+"""Reserve, Commit, Abort: how a block comes in. Nothing is visible before the commit. Note: how one comes in of
+which nothing but the identity is known."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -17,6 +19,8 @@ from tierd.core.messages import (
     Commit,
     Committed,
     Ids,
+    Note,
+    OutcomeArray,
     Outcomes,
     Priority,
     Reserve,
@@ -37,29 +41,67 @@ from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, word
 def reserve(state: State, command: Reserve) -> ReserveReply:
     session = state.sessions.get(command.session)
     tier = arena_of(state, command.tier)
-    blocks, count = command.blocks, len(command.blocks)
-    rows = state.catalog.find(blocks.ids)
-    refuse_foreign(state, blocks, rows)
-    outcomes = known_outcomes(state, tier, blocks.ids, rows)
-    wanted = indices(outcomes == 0)
-    state.sessions.room_to_hold(session, len(wanted))
-    sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
-    count_existing(state, sequence, rows, outcomes)
-    room = _make_room(state, tier, command, rows, len(wanted))
-    addresses = room.addresses
-    granted = wanted[: rows_for(state, blocks, rows, wanted[: len(addresses)])]
-    tier.copies.give_back(command.block_bytes, addresses[len(granted) :])
-    may_come = room.waiting or state.sessions.stocked_bytes
-    outcomes[wanted] = Reserved.PENDING if may_come else Reserved.FULL
-    outcomes[granted] = Reserved.GRANTED
-    admit(state, blocks, rows, granted, command.block_bytes, priority_of(command.priority, sequence))
+    coming = _coming(state, tier, command)
+    state.sessions.room_to_hold(session, len(coming.wanted))
+    granted, room = _let_in(state, session, tier, command, coming)
+    outcomes, count = coming.outcomes, len(coming.outcomes)
     reply = ReserveReply(outcomes, np.zeros(count, np.uint64), np.zeros(count, np.uint64))
     if len(granted):
-        reply.addresses[granted] = addresses[: len(granted)]
-        reply.generations[granted] = _hand_out(state, session, tier, rows[granted], addresses[: len(granted)])
+        addresses = room.addresses[: len(granted)]
+        reply.addresses[granted] = addresses
+        reply.generations[granted] = _hand_out(state, session, tier, coming.rows[granted], addresses)
     if room.waiting and some(outcomes == Reserved.PENDING.value):
         reply.waiting = tuple(sorted(room.waiting))
     return reply
+
+
+def note(state: State, command: Note) -> Outcomes:
+    """What Reserve and Commit do, at once: there is nothing to write in between."""
+    session = state.sessions.get(command.session)
+    tier = arena_of(state, command.tier)
+    coming = _coming(state, tier, command)
+    granted, room = _let_in(state, session, tier, command, coming)
+    if len(granted):
+        rows = coming.rows[granted]
+        state.reserve(tier, rows, room.addresses[: len(granted)], session.number)
+        tier.counters.stored += len(rows)
+        state.publish(tier, rows, ordered=False)
+        state.touch(rows)
+    return Outcomes(coming.outcomes)
+
+
+@dataclass(slots=True)
+class _Coming:
+    """The blocks of a request: their rows, what is known of each, and the places of those that want a slot."""
+
+    rows: I64Array
+    outcomes: OutcomeArray
+    wanted: I64Array
+
+
+def _coming(state: State, tier: TierState, command: Reserve | Note) -> _Coming:
+    blocks = command.blocks
+    rows = state.catalog.find(blocks.ids)
+    refuse_foreign(state, blocks, rows)
+    outcomes = known_outcomes(state, tier, blocks.ids, rows)
+    return _Coming(rows, outcomes, indices(outcomes == 0))
+
+
+def _let_in(
+    state: State, session: Session, tier: TierState, command: Reserve | Note, coming: _Coming
+) -> tuple[I64Array, Room]:
+    """Counts the accesses to what is there, makes room, and rows for what gets a slot: the places of those."""
+    blocks, rows, outcomes, wanted = command.blocks, coming.rows, coming.outcomes, coming.wanted
+    sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
+    count_existing(state, sequence, rows, outcomes)
+    room = _make_room(state, tier, command, rows, len(wanted))
+    granted = wanted[: rows_for(state, blocks, rows, wanted[: len(room.addresses)])]
+    tier.copies.give_back(command.block_bytes, room.addresses[len(granted) :])
+    may_come = room.waiting or state.sessions.stocked_bytes
+    outcomes[wanted] = (Reserved.PENDING if may_come else Reserved.FULL).value
+    outcomes[granted] = Reserved.GRANTED.value
+    admit(state, blocks, rows, granted, command.block_bytes, priority_of(command.priority, sequence))
+    return granted, room
 
 
 def priority_of(said: Priority, sequence: Sequence | None) -> Priority:
@@ -67,7 +109,7 @@ def priority_of(said: Priority, sequence: Sequence | None) -> Priority:
     return said or (sequence.priority if sequence else Priority.UNSPECIFIED)
 
 
-def _make_room(state: State, tier: TierState, command: Reserve, rows: I64Array, count: int) -> Room:
+def _make_room(state: State, tier: TierState, command: Reserve | Note, rows: I64Array, count: int) -> Room:
     """Slots for new blocks, never at the cost of the chain that they belong to: without its head, or with a
     hole in it, they would be of no use."""
     room = Room(tier.copies.allocate(command.block_bytes, count))

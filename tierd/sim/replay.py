@@ -17,18 +17,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import indices
 from tierd.core.errors import InvalidInput
-from tierd.core.messages import (
-    Commit,
-    Ids,
-    Occupancy,
-    OccupancyReply,
-    OpenSession,
-    Reserve,
-    Reserved,
-    ReserveReply,
-)
+from tierd.core.messages import Ids, Note, Occupancy, OccupancyReply, OpenSession, Outcomes, Reserved
 from tierd.core.policy.registry import parse
 from tierd.sim.belady import replay_optimum
 from tierd.sim.host import BLOCK_BYTES, host_engine
@@ -96,18 +86,12 @@ class Requests:
     def serve(self, ids: U8Array, now: float) -> None:
         """Stores the blocks of a request that are missing, and counts those that were there.
 
-        One Reserve of all ids is the request: it is a tick, finds what is there, protects it, makes room among
-        the others and accesses it; the commit accesses what is new.
+        One Note of all ids is the request: it is a tick, finds what is there, protects it and accesses it, makes
+        room among the others, and accesses what is new.
         """
-        reserve = Reserve(_SESSION, Ids(0, 0, ids, chain=True), BLOCK_BYTES)
-        reserved = self.engine.step(reserve, now).reply
-        assert isinstance(reserved, ReserveReply)
-        self._count(reserved.outcomes == Reserved.EXISTS.value)
-        granted = indices(reserved.outcomes == Reserved.GRANTED.value)
-        if len(granted):
-            checksums = np.zeros(len(granted), np.uint64)
-            ids = ids.take(granted, axis=0)
-            self.engine.step(Commit(_SESSION, ids, reserved.generations[granted], checksums), now)
+        noted = self.engine.step(Note(_SESSION, Ids(0, 0, ids, chain=True), BLOCK_BYTES), now).reply
+        assert isinstance(noted, Outcomes)
+        self._count(noted.outcomes == Reserved.EXISTS.value)
 
     def evictions(self, now: float) -> int:
         reply = self.engine.step(Occupancy(), now).reply
