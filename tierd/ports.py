@@ -5,13 +5,18 @@ Calls block; the mover makes them on its own threads. Nothing here is called by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
+from tierd.core.errors import SpillDown, SpillError
 from tierd.core.loans import PoolPlan
 from tierd.core.messages import Record, Tier
 from tierd_client.format import U8Array
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
 
 LOOK_IDENTITIES_MAX = 256
 """Most blocks of one call that asks about many: some 140 KB of commands, 90 KB of replies."""
@@ -91,6 +96,14 @@ class SpillHealth:
     detail: str = ""
 
 
+class Wanted(NamedTuple):
+    """A block to be read from the spill tier, and where to: `out` is as large as the block."""
+
+    fingerprint: bytes
+    identity: bytes
+    out: U8Array
+
+
 class SpillStore(Protocol):
     """A store of whole blocks by identity, and of their statistics beside them.
 
@@ -101,8 +114,8 @@ class SpillStore(Protocol):
     and `restate`, and treats any SpillError as "not done".
     Implementer: raises only SpillDown, SpillFull, SpillRefused, BlockVanished, BlockDamaged; never blocks past the
     deadline by more than 100 ms; a `put` that returned is readable by `get`, one that raised may or may
-    not be; a `get` fills `out` completely or raises, and verifies the envelope (not the payload's
-    checksum: the caller does). Thread-safe. Values are never executable.
+    not be; a `get` fills `out` completely or raises, and verifies the envelope, and the payload by the checksum
+    in it, best while it arrives. Thread-safe. Values are never executable.
     """
 
     @property
@@ -111,9 +124,17 @@ class SpillStore(Protocol):
 
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         """Stores a block. False: another instance's value of the same content is there, and stays."""
+        ...
 
+    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | SpillError]:
+        """`put` of several blocks within one deadline; what it would have raised stands in a block's place."""
+        return _one_by_one(lambda pair: self.put(*pair, deadline_s), blocks)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock: ...
+
+    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | SpillError]:
+        """`get` of several blocks, as `put_all`."""
+        return _one_by_one(lambda one: self.get(*one, deadline_s), wanted)
 
     def look(
         self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
@@ -131,3 +152,20 @@ class SpillStore(Protocol):
         one of another epoch, a new epoch begins and is written: what was stored before is not relied upon."""
 
     def close(self) -> None: ...
+
+
+def _one_by_one(call: Callable[[A], T], arguments: Iterable[A]) -> list[T | SpillError]:
+    """What the calls return or raise; none is made after one that found the store down."""
+    answers: list[T | SpillError] = []
+    for argument in arguments:
+        last = answers[-1] if answers else None
+        answers.append(last if isinstance(last, SpillDown) else attempt(call, argument))
+    return answers
+
+
+def attempt(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | SpillError:
+    """What a call returns, or the SpillError that it raises."""
+    try:
+        return call(*arguments, **named)
+    except SpillError as error:
+        return error

@@ -98,10 +98,12 @@ def test_gets_that_fail(fault: Fault, error: type[SpillError]) -> None:
 
 
 def test_corrupt_read() -> None:
-    """A corrupted get looks like success, and only the checksum of the payload tells."""
+    """A corrupted get leaves other bytes, and is BlockDamaged."""
     store = faulty(Fault.NONE, Fault.CORRUPT)
-    put_random(store, 1)
-    block, out = get_new(store, 1)
+    block, _ = put_random(store, 1)
+    out = np.empty(4096, np.uint8)
+    with pytest.raises(BlockDamaged):
+        store.get(FINGERPRINT, identity_of(1), out, DEADLINE_S)
     assert xxhash.xxh3_64_intdigest(out.data) != block.checksum
 
 

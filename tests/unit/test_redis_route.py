@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierd.adapters.redis_client import TURNS_MAX, RedisClient
+from tierd.adapters.redis_client import TURNS_MAX, Exchange, RedisClient
 from tierd.adapters.redis_faults import FAILURES
 from tierd.adapters.redis_route import NODES_MAX, Pools, host_and_port, redirection, slot_map
 from tierd.adapters.redis_url import parse_redis_url
-from tierd.adapters.resp import Deadline, ProtocolError, Reply, ReplyError, Wire, command
+from tierd.adapters.resp import Deadline, ProtocolError, Reply, ReplyError, command
 from tierd.adapters.spill_redis import server_notes
 from tierd.core.errors import SpillDown
 
@@ -150,12 +150,7 @@ def cluster_of(*lines: bytes) -> Iterator[RedisClient]:
 
 def get(client: RedisClient) -> Reply:
     deadline = Deadline(30.0)
-
-    def talk(wire: Wire) -> Reply:
-        wire.send([command(b"GET", b"x")], deadline)
-        return wire.reply(deadline)
-
-    return client.exchange(b"x", talk, deadline)
+    return client.exchange(Exchange(b"x", [command(b"GET", b"x")], lambda wire: wire.reply(deadline)), deadline)
 
 
 def unlink(client: RedisClient) -> Reply:

@@ -91,6 +91,20 @@ def decode_header(
     )
 
 
+class PayloadCheck:
+    """The checksum of a payload that is seen piece by piece, in its order."""
+
+    def __init__(self) -> None:
+        self._digest = xxhash.xxh3_64()
+        self.see = self._digest.update
+
+    def expect(self, checksum: int) -> None:
+        """BlockDamaged when what was seen has another one."""
+        found = self._digest.intdigest()
+        if found != checksum:
+            raise BlockDamaged(f"payload checksum: found {found:016x}, expected {checksum:016x}")
+
+
 def encode_statistics(record: Record) -> bytes:
     """The 64 bytes of the value beside a block."""
     body = _STATISTICS.pack(

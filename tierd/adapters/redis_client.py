@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
 
 from tierd.adapters.redis_faults import FAILURES, fault_of, in_our_words, spill_error
 from tierd.adapters.redis_pool import RedisPool
 from tierd.adapters.redis_route import Place, route_of
 from tierd.adapters.redis_url import RedisAddress, parse_redis_url
 from tierd.adapters.resp import Deadline, Reply, ReplyError, Wire, command
-from tierd.core.errors import SpillDown
+from tierd.core.errors import BlockVanished, SpillDown, SpillError
+from tierd.ports import attempt
 
 PIPELINE_MAX = 1024
 """Most commands that are sent before their replies are read."""
@@ -25,6 +27,19 @@ TURNS_MAX = 5
 T = TypeVar("T")
 Words = Sequence[bytes]
 Answer: TypeAlias = "Reply | ReplyError"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Generic[T]):
+    """One command about a key, and `hear`, which reads its reply; both may be done again from the start."""
+
+    key: bytes
+    request: Sequence[bytes | memoryview]
+    hear: Callable[[Wire], T]
+
+    def talk(self, wire: Wire, deadline: Deadline) -> T:
+        wire.send(self.request, deadline)
+        return self.hear(wire)
 
 
 class RedisClient:
@@ -39,17 +54,53 @@ class RedisClient:
     def __str__(self) -> str:
         return str(self._url)
 
-    def exchange(self, key: bytes, talk: Callable[[Wire], T], deadline: Deadline) -> T:
-        """Lets `talk` send commands about the key and read the replies; again from the start elsewhere."""
+    def exchange_all(self, exchanges: Sequence[Exchange[T]], deadline: Deadline) -> list[T | SpillError]:
+        """What was heard of each, or why nothing was. Servers are talked to one after the other, each with all its
+        commands at once; what that did not answer is exchanged by itself."""
+        answers: dict[int, T | SpillError] = {}
+        if len(exchanges) > 1:
+            with suppress(SpillError):
+                for pool, numbers in self._by_pool(exchanges, deadline).items():
+                    self._pipeline(pool, {n: exchanges[n] for n in numbers}, answers, deadline)
+        for n, one in enumerate(exchanges):
+            if n not in answers:
+                answers[n] = attempt(self.exchange, one, deadline)
+        return [answers[n] for n in range(len(exchanges))]
+
+    def _by_pool(self, exchanges: Sequence[Exchange[T]], deadline: Deadline) -> dict[RedisPool, list[int]]:
+        found: dict[RedisPool, list[int]] = {}
+        for n, one in enumerate(exchanges):
+            found.setdefault(self._place(one.key, deadline).pool, []).append(n)
+        return found
+
+    def _pipeline(
+        self, pool: RedisPool, exchanges: Mapping[int, Exchange[T]], answers: dict[int, T | SpillError],
+        deadline: Deadline,
+    ) -> None:
+        """Adds the answers that came: none after a failure, or a reply that was not read to its end."""
+        request = [buffer for one in exchanges.values() for buffer in one.request]
+        with suppress(*FAILURES), pool.borrow(deadline) as wire:
+            wire.send(request, deadline, commands=len(exchanges))
+            for n, one in exchanges.items():
+                try:
+                    answers[n] = one.hear(wire)
+                except ReplyError as error:
+                    if not fault_of(error).elsewhere and self._redirected(error, pool) is None:
+                        answers[n] = spill_error(pool.address, error)
+                except BlockVanished as error:
+                    answers[n] = error
+
+    def exchange(self, exchange: Exchange[T], deadline: Deadline) -> T:
+        """What was heard; from the start again where another server is to be asked."""
         sent_to: Place | None = None
         for _ in range(TURNS_MAX):
-            place = sent_to or self._place(key, deadline)
+            place = sent_to or self._place(exchange.key, deadline)
             try:
                 with place.pool.borrow(deadline) as wire:
                     if place.asking:
                         wire.send([command(b"ASKING")], deadline)
                         wire.reply(deadline)
-                    return talk(wire)
+                    return exchange.talk(wire, deadline)
             except FAILURES as error:
                 sent_to = self._redirected(error, place.pool)
                 if sent_to is None:

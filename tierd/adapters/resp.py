@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 CRLF = b"\r\n"
@@ -29,8 +29,10 @@ _NIL = b"_"
 Reply: TypeAlias = "bytes | int | list[Reply] | None"
 """Status or value, number, array, nil."""
 _LAST_WORDS_S = 0.01
-_SEND_WAIT_S = 0.004
+_KERNEL_WAIT_S = 0.004
 _SEND_PIECE_BYTES = 512 << 10
+_SEEN_PIECE_BYTES = 512 << 10
+"""Pieces in which a value is looked at while it arrives: small enough for a cache, few enough calls."""
 
 
 class Deadline:
@@ -63,17 +65,20 @@ class ProtocolError(Exception):
 class PlainChannel:
     """Bytes over a socket without TLS, blocking in the kernel so that a block takes few system calls.
 
-    The kernel's own send timeout cannot stand for a deadline: a Unix socket starts it anew at each buffer of
-    some 48 KiB, so a peer that sips could hold a large send for ever. It is therefore short, the piece sent
-    under it small (11 buffers, 44 ms), and longer waits are made by poll.
+    The kernel's own timeouts cannot stand for a deadline: to set one costs a call each time, and when sending
+    a Unix socket starts it anew at each buffer of some 48 KiB, so a peer that sips could hold a large send for
+    ever. They are therefore short, the piece sent under one small (11 buffers, 44 ms), and longer waits are made
+    by poll.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_SEND_WAIT_S))
-        self._writable = select.poll()
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, option, _timeval(_KERNEL_WAIT_S))
+        self._writable, self._readable = select.poll(), select.poll()
         self._writable.register(sock, select.POLLOUT)
+        self._readable.register(sock, select.POLLIN)
 
     def send(self, buffers: Sequence[memoryview], deadline: Deadline) -> int:
         """Sends some of the bytes and says how many."""
@@ -85,23 +90,18 @@ class PlainChannel:
                 self._writable.poll(math.ceil(deadline.left_s() * 1e3))
 
     def receive(self, into: Sequence[memoryview], deadline: Deadline, flags: int) -> int:
-        """Receives some bytes, with MSG_WAITALL all of them, and says how many; 0 at the end of the stream."""
-        # The kernel counts this time down over the whole call, MSG_WAITALL included.
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(deadline.left_s()))
-        try:
-            return self._sock.recvmsg_into(into, 0, flags)[0]
-        except BlockingIOError:
-            raise TimeoutError("the deadline passed") from None
+        """Receives some bytes, with MSG_WAITALL those that come without a pause, and says how many; 0 at the end of
+        the stream."""
+        while True:
+            left_s = deadline.left_s()
+            try:
+                return self._sock.recvmsg_into(into, 0, flags)[0]
+            except BlockingIOError:
+                self._readable.poll(math.ceil(left_s * 1e3))
 
     def quiet(self) -> bool:
         """Whether the peer has neither hung up nor sent anything."""
-        try:
-            self._sock.recv(1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return not self._readable.poll(0)
 
 
 class TlsChannel:
@@ -187,9 +187,22 @@ class Wire:
         """Receives the next len(out) bytes of a value."""
         self._receive_all([out], deadline)
 
-    def fill_last(self, out: memoryview, deadline: Deadline) -> None:
-        """Receives the last len(out) bytes of a value and its end, and with it that of the reply."""
-        self._fill_to_end(out, deadline)
+    def fill_last(
+        self, out: memoryview, deadline: Deadline, seen: Callable[[memoryview], object] | None = None
+    ) -> None:
+        """Receives the last len(out) bytes of a value and its end, and with it that of the reply.
+
+        `seen` gets one piece after the other as soon as it is there, while the server goes on sending.
+        """
+        first = 0
+        while seen and first + _SEEN_PIECE_BYTES < out.nbytes:
+            piece = out[first : first + _SEEN_PIECE_BYTES]
+            self.fill(piece, deadline)
+            seen(piece)
+            first += _SEEN_PIECE_BYTES
+        self._fill_to_end(out[first:], deadline)
+        if seen:
+            seen(out[first:])
         self._owed -= 1
 
     def _fill_to_end(self, out: memoryview, deadline: Deadline) -> None:

@@ -8,14 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tierd.adapters.envelope import HEADER_BYTES, decode_header, encode_header, encode_statistics, latest_statistics
+from tierd.adapters.envelope import (
+    HEADER_BYTES,
+    PayloadCheck,
+    decode_header,
+    encode_header,
+    encode_statistics,
+    latest_statistics,
+)
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull
 from tierd.core.messages import Record
-from tierd.ports import SpillHealth, StoredBlock
+from tierd.ports import SpillHealth, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
 
-class MemorySpillStore:
+class MemorySpillStore(SpillStore):
     """Stored values by (fingerprint, identity), header included as on a server.
 
     `values` is open to tests, which damage or remove what is in it; `flush` is what a server restart does.
@@ -58,6 +65,9 @@ class MemorySpillStore:
         if block.size != out.nbytes:
             raise BlockDamaged(f"payload bytes: found {block.size}, expected {out.nbytes}")
         out[...] = np.frombuffer(value, np.uint8, offset=HEADER_BYTES).reshape(out.shape)
+        check = PayloadCheck()
+        check.see(memoryview(value)[HEADER_BYTES:])
+        check.expect(block.checksum)
         return block
 
     def look(

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from tierd.core.errors import BlockVanished, SpillFull
 from tierd.core.messages import Record
-from tierd.ports import SpillHealth, StoredBlock
+from tierd.ports import SpillHealth, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
 
-class NoopSpillStore:
+class NoopSpillStore(SpillStore):
     """The least that a spill store can be; a daemon without one has none (app/spill_slot.py).
 
     `put` raises SpillFull, so a demotion fails as it does on a full server: the block stays above or is

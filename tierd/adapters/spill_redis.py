@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from tierd.adapters.envelope import (
     HEADER_BYTES,
     STATISTICS_BYTES,
+    PayloadCheck,
     block_key,
     decode_header,
     encode_header,
@@ -17,14 +19,15 @@ from tierd.adapters.envelope import (
     marker_key,
     statistics_key,
 )
-from tierd.adapters.redis_client import Answer, RedisClient, Words
+from tierd.adapters.redis_client import Answer, Exchange, RedisClient, Words
 from tierd.adapters.redis_faults import fault_of, spill_error
 from tierd.adapters.resp import CRLF, Deadline, ProtocolError, Reply, ReplyError, Wire, command
-from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillFull
+from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillError, SpillFull
 from tierd.core.messages import Record
-from tierd.ports import SpillHealth, StoredBlock
+from tierd.ports import SpillHealth, StoredBlock, Wanted, attempt
 from tierd_client.format import U8Array
 
+T = TypeVar("T")
 MARKER_BYTES = 16
 EPOCH_BYTES = 8
 LOOK_COMMANDS = 3
@@ -33,8 +36,6 @@ SMALL_CONNECTIONS = 8
 one for the probe, two for looks, one for statistics, four for the movers' threads."""
 RELEASE_MIN = (6, 2)
 """Of Redis; every Valkey is newer."""
-# "$4294967551" and its line end: the longest first line of a reply to GET.
-_LENGTH_LINE_BYTES = 16
 
 
 class RedisSpillStore:
@@ -71,56 +72,36 @@ class RedisSpillStore:
         return f"RedisSpillStore({self._redis}, prefix {self._prefix.decode()})"
 
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
-        data = _exactly(payload, block.size)
-        key = self._key(block.fingerprint, block.identity)
-        value_bytes = HEADER_BYTES + block.size
-        head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, value_bytes)
-        header = encode_header(block, self._wall_clock(), self._instance)
+        return _or_raise(self.put_all([(block, payload)], deadline_s)[0])
+
+    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | SpillError]:
         deadline = Deadline(deadline_s)
-        there = self._there(block, deadline) if self.shared else None
-        if there is not None:
-            return there.own
-
-        def talk(wire: Wire) -> None:
-            wire.send([head + header, data, CRLF], deadline)
-            _expect_ok(wire.reply(deadline))
-
-        self._redis.exchange(key, talk, deadline)
-        return True
+        sets = [self._set(block, payload, deadline) for block, payload in blocks]
+        there = attempt(self._there, [block for block, _ in blocks], deadline) if self.shared else {}
+        if isinstance(there, SpillError):
+            return [there] * len(blocks)
+        new = [n for n in range(len(blocks)) if n not in there]
+        answers = self._redis.exchange_all([sets[n] for n in new], deadline)
+        return [there[n].own if n in there else answers[new.index(n)] for n in range(len(blocks))]
 
     def look(
         self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
     ) -> list[StoredBlock | None]:
-        return self._look(fingerprint, identities, Deadline(deadline_s))
+        return self._look([(fingerprint, identity) for identity in identities], Deadline(deadline_s))
 
     def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
         deadline = Deadline(deadline_s)
-        blocks = self._look(fingerprint, list(records), deadline)
+        blocks = self._look([(fingerprint, identity) for identity in records], deadline)
         older = [block for block in blocks if block and block.record.wall < records[block.identity].wall]
         pairs = [(self._key(fingerprint, block.identity), records[block.identity]) for block in older]
         self._run([_statistics_command(key, record) for key, record in pairs], deadline)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
-        view = _exactly(out, out.nbytes)
-        key = self._key(fingerprint, identity)
+        return _or_raise(self.get_all([Wanted(fingerprint, identity, out)], deadline_s)[0])
+
+    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | SpillError]:
         deadline = Deadline(deadline_s)
-
-        def talk(wire: Wire) -> StoredBlock:
-            wire.send([command(b"GET", key)], deadline)
-            value_bytes = wire.value_length(deadline, HEADER_BYTES + _LENGTH_LINE_BYTES)
-            if value_bytes is None:
-                raise BlockVanished(f"block {identity.hex()} is not on {self._redis}")
-            header = bytearray(min(HEADER_BYTES, value_bytes))
-            wire.fill(memoryview(header), deadline)
-            block = decode_header(
-                bytes(header), fingerprint, identity, value_bytes - HEADER_BYTES, self._instance
-            )
-            if block.size != view.nbytes:
-                raise BlockDamaged(f"payload bytes: found {block.size}, expected {view.nbytes}")
-            wire.fill_last(view, deadline)
-            return block
-
-        return self._redis.exchange(key, talk, deadline)
+        return self._redis.exchange_all([self._get(one, deadline) for one in wanted], deadline)
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         keys = [self._key(fingerprint, identity) for identity in identities]
@@ -143,6 +124,44 @@ class RedisSpillStore:
         self._redis.close()
         self._small.close()
 
+    def _set(self, block: StoredBlock, payload: U8Array, deadline: Deadline) -> Exchange[bool]:
+        data = _exactly(payload, block.size)
+        key = self._key(block.fingerprint, block.identity)
+        value_bytes = HEADER_BYTES + block.size
+        head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, value_bytes)
+        header = encode_header(block, self._wall_clock(), self._instance)
+
+        def hear(wire: Wire) -> bool:
+            _expect_ok(wire.reply(deadline))
+            return True
+
+        return Exchange(key, [head + header, data, CRLF], hear)
+
+    def _get(self, wanted: Wanted, deadline: Deadline) -> Exchange[StoredBlock]:
+        fingerprint, identity, out = wanted
+        view = _exactly(out, out.nbytes)
+        key = self._key(fingerprint, identity)
+        # All that comes before the payload and no more, so that the payload is received where it is aligned.
+        before_payload = len(b"$%d\r\n" % (HEADER_BYTES + view.nbytes)) + HEADER_BYTES
+
+        def hear(wire: Wire) -> StoredBlock:
+            value_bytes = wire.value_length(deadline, before_payload)
+            if value_bytes is None:
+                raise BlockVanished(f"block {identity.hex()} is not on {self._redis}")
+            header = bytearray(min(HEADER_BYTES, value_bytes))
+            wire.fill(memoryview(header), deadline)
+            block = decode_header(
+                bytes(header), fingerprint, identity, value_bytes - HEADER_BYTES, self._instance
+            )
+            if block.size != view.nbytes:
+                raise BlockDamaged(f"payload bytes: found {block.size}, expected {view.nbytes}")
+            check = PayloadCheck()
+            wire.fill_last(view, deadline, check.see)
+            check.expect(block.checksum)
+            return block
+
+        return Exchange(key, [command(b"GET", key)], hear)
+
     def _key(self, fingerprint: bytes, identity: bytes) -> bytes:
         return block_key(self._prefix, fingerprint, identity)
 
@@ -155,25 +174,26 @@ class RedisSpillStore:
             raise spill_error(self._redis, answer) from answer
         return answer
 
-    def _there(self, block: StoredBlock, deadline: Deadline) -> StoredBlock | None:
-        """The stored block, if it has the same content; its statistics become the newer ones."""
-        found = self._look(block.fingerprint, [block.identity], deadline)[0]
-        if found is None or (found.size, found.checksum) != (block.size, block.checksum):
-            return None
-        if found.record.wall < block.record.wall:
-            key = self._key(block.fingerprint, block.identity)
-            with suppress(SpillFull):  # the block is stored all the same
-                self._run([_statistics_command(key, block.record)], deadline)
-        return found
+    def _there(self, blocks: Sequence[StoredBlock], deadline: Deadline) -> dict[int, StoredBlock]:
+        """Which of these blocks are stored already, with the same content; the newer statistics stay."""
+        looked = self._look([(block.fingerprint, block.identity) for block in blocks], deadline)
+        there = {
+            n: found for n, (found, block) in enumerate(zip(looked, blocks, strict=True))
+            if found is not None and (found.size, found.checksum) == (block.size, block.checksum)
+        }
+        newer = [blocks[n] for n, found in there.items() if found.record.wall < blocks[n].record.wall]
+        pairs = [(self._key(block.fingerprint, block.identity), block.record) for block in newer]
+        with suppress(SpillFull):  # the blocks are stored all the same
+            self._run([_statistics_command(key, record) for key, record in pairs], deadline)
+        return there
 
-    def _look(
-        self, fingerprint: bytes, identities: Sequence[bytes], deadline: Deadline
-    ) -> list[StoredBlock | None]:
-        keys = [self._key(fingerprint, identity) for identity in identities]
+    def _look(self, blocks: Sequence[tuple[bytes, bytes]], deadline: Deadline) -> list[StoredBlock | None]:
+        """What is stored by fingerprint and identity."""
+        keys = [self._key(*block) for block in blocks]
         answers = self._small.batch([words for key in keys for words in _look_commands(key)], deadline)
         return [
-            self._seen(fingerprint, identity, *answers[LOOK_COMMANDS * n : LOOK_COMMANDS * (n + 1)])
-            for n, identity in enumerate(identities)
+            self._seen(*block, *answers[LOOK_COMMANDS * n : LOOK_COMMANDS * (n + 1)])
+            for n, block in enumerate(blocks)
         ]
 
     def _seen(
@@ -219,6 +239,12 @@ class RedisSpillStore:
         answers = self._small.everywhere([(b"INFO", b"server"), (b"INFO", b"memory")], deadline)
         notes = (note for _, about in answers for note in server_notes(info_of(about)))
         return list(dict.fromkeys(notes))
+
+
+def _or_raise(answer: T | SpillError) -> T:
+    if isinstance(answer, SpillError):
+        raise answer
+    return answer
 
 
 def _exactly(array: U8Array, size: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""Carries out one move of a block's bytes between two tiers, on whichever thread calls it.
+"""Carries out moves of blocks between two tiers, on whichever thread calls it.
 
 The table of what happened to what it means, which every caller relies on:
 
@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import structlog
@@ -36,10 +37,13 @@ from tierd.core.errors import (
     Unavailable,
 )
 from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Record, Tier
-from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock
+from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock, Wanted
 from tierd_client.format import U8Array
 
 log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Check(Enum):
@@ -98,22 +102,14 @@ class Carrier:
     op_timeout_s: float
     lent: LentStore | None = None
 
-    def carry(self, move: Move) -> MoveResult:
-        """Carries out a move. Never raises."""
-        try:
-            checksum, found = self._collect(move) if move.lender else self._copy(move)
-        except (BlockVanished, BlockDamaged) as error:
-            damaged = isinstance(error, BlockDamaged)
-            return MoveResult(move.op, ok=False, lost=True, reason=str(error), damaged=damaged)
-        except SpillError as error:
-            return MoveResult(
-                move.op, ok=False, full=isinstance(error, SpillFull), reason=str(error),
-                down=isinstance(error, SpillDown),
-            )
-        except Exception as error:  # a store that breaks its contract costs a move, not the daemon
-            self._log_failure(move)
-            return MoveResult(move.op, ok=False, reason=f"{type(error).__name__}: {error}")
-        return MoveResult(move.op, ok=True, checksum=checksum, found=found)
+    def carry(self, moves: Sequence[Move]) -> list[MoveResult]:
+        """Carries out moves, of which all, or none, go into the spill tier, and the same with those out of it: they
+        make one call of the store. Never raises."""
+        if moves[0].target is Tier.SPILL:
+            return self._demote(moves)
+        if moves[0].source is Tier.SPILL:
+            return self._promote(moves)
+        return [self._result(move, _caught(self._copy, move)) for move in moves]
 
     def read(self, tier: Tier, address: int, size: int) -> U8Array:
         """A private copy of a block in an arena."""
@@ -184,40 +180,47 @@ class Carrier:
             raise Unavailable(f"tier {tier.name.lower()} is off")
         return arena
 
-    def _log_failure(self, move: Move) -> None:
-        log.exception("move_failed", op=move.op, way=f"{move.source.name.lower()} to {move.target.name.lower()}")
+    def _result(self, move: Move, outcome: int | Exception, found: bool = False) -> MoveResult:
+        """`outcome`: the checksum of what was copied, or why nothing was. `found`: another daemon had stored it."""
+        match outcome:
+            case int():
+                return MoveResult(move.op, ok=True, checksum=outcome, found=found)
+            case BlockVanished() | BlockDamaged():
+                damaged = isinstance(outcome, BlockDamaged)
+                return MoveResult(move.op, ok=False, lost=True, reason=str(outcome), damaged=damaged)
+            case SpillError():
+                full, down = isinstance(outcome, SpillFull), isinstance(outcome, SpillDown)
+                return MoveResult(move.op, ok=False, full=full, reason=str(outcome), down=down)
+            case _:  # a store that breaks its contract costs a move, not the daemon
+                way = f"{move.source.name.lower()} to {move.target.name.lower()}"
+                log.error("move_failed", op=move.op, way=way, exc_info=outcome)
+                return MoveResult(move.op, ok=False, reason=f"{type(outcome).__name__}: {outcome}")
 
-    def _collect(self, move: Move) -> tuple[int, bool]:
-        """From an engine's page. Its bytes get their checksum here, which is returned; see `_copy`."""
-        if self.lent is None:
-            raise Unavailable("nothing is lent")
-        target = self.arenas.get(move.target)
-        in_place = target is not None and target.mappable
-        out = target.view(move.target_address, move.size) if target and in_place else np.empty(move.size, np.uint8)
-        self.lent.read(move.source_address, out)
-        checksum = checksum_of(out)
-        if target is None:
-            return checksum, not self._demote(replace(move, checksum=checksum), out)
-        if not in_place:
-            target.write(move.target_address, out)
-        return checksum, False
-
-    def _copy(self, move: Move) -> tuple[int, bool]:
-        """Between tiers. The checksum is known: that of the move. True: another daemon had stored the block."""
-        if move.target is Tier.SPILL:
-            return move.checksum, not self._demote(move, self._source(move))
-        if move.source is Tier.SPILL:
-            self._promote(move)
-        else:
-            self._shift(move)
-        return move.checksum, False
-
-    def _shift(self, move: Move) -> None:
+    def _copy(self, move: Move) -> int:
+        """Between arenas; the checksum of the bytes."""
+        if move.lender:
+            return self._collect(move)
         target = self.arena(move.target)
         if self.arena(move.source).mappable or not target.mappable:
             target.write(move.target_address, self._source(move))
         else:
             self._from_device(move, target.view(move.target_address, move.size))
+        return move.checksum
+
+    def _collect(self, move: Move) -> int:
+        """From an engine's page, whose checksum nobody knew."""
+        target = self.arena(move.target)
+        out = target.view(move.target_address, move.size) if target.mappable else np.empty(move.size, np.uint8)
+        self._read_lent(move, out)
+        if not target.mappable:
+            target.write(move.target_address, out)
+        return checksum_of(out)
+
+    def _read_lent(self, move: Move, out: U8Array) -> U8Array:
+        if self.lent is None:
+            raise Unavailable("nothing is lent")
+        self.lent.read(move.source_address, out)
+        return out
 
     def _source(self, move: Move) -> U8Array:
         """The bytes of a block in an arena, in place where they can be."""
@@ -232,28 +235,70 @@ class Carrier:
         self.arena(move.source).read(move.source_address, out)
         return _checked(move, out)
 
-    def _demote(self, move: Move, payload: U8Array) -> bool:
-        """Whether what is stored now is this daemon's own."""
+    def _demote(self, moves: Sequence[Move]) -> list[MoveResult]:
+        given, failed = self._prepared(self._to_store, moves)
+        blocks = [block for _, block in given]
+        answers = self._guarded(lambda: self._store().put_all(blocks, self.op_timeout_s), len(blocks))
+        return failed + [
+            self._result(move, own if isinstance(own, Exception) else block.checksum, found=own is False)
+            for (move, (block, _)), own in zip(given, answers, strict=True)
+        ]
+
+    def _to_store(self, move: Move) -> tuple[StoredBlock, U8Array]:
+        """What the store gets of a move; the bytes of an engine's page get their checksum here."""
+        payload = self._read_lent(move, np.empty(move.size, np.uint8)) if move.lender else self._source(move)
+        checksum = checksum_of(payload) if move.lender else move.checksum
         block = StoredBlock(
             self.fingerprint_of(move.namespace), move.identity, move.group, move.position, move.parent,
-            move.size, move.checksum, move.record,
+            move.size, checksum, move.record,
         )
-        ticket = self.gate.enter()
-        try:
-            return self._store().put(block, payload, self.op_timeout_s)
-        except SpillDown as error:
-            self.gate.found_down(ticket, str(error))
-            raise
+        return block, payload
 
-    def _promote(self, move: Move) -> None:
+    def _promote(self, moves: Sequence[Move]) -> list[MoveResult]:
+        given, failed = self._prepared(self._wanted, moves)
+        wanted = [one for _, one in given]
+        answers = self._guarded(lambda: self._store().get_all(wanted, self.op_timeout_s), len(wanted))
+        return failed + [
+            self._result(move, _caught(self._take, move, one.out, stored))
+            for (move, one), stored in zip(given, answers, strict=True)
+        ]
+
+    def _wanted(self, move: Move) -> Wanted:
+        """In place where it can be."""
         target, size = self.arena(move.target), move.size
         out = target.view(move.target_address, size) if target.mappable else np.empty(size, np.uint8)
-        stored = self._fetch(move.namespace, move.identity, out, self.op_timeout_s)
+        return Wanted(self.fingerprint_of(move.namespace), move.identity, out)
+
+    def _take(self, move: Move, out: U8Array, stored: StoredBlock | Exception) -> int:
+        """The checksum of what came up; raises why nothing did."""
+        if isinstance(stored, Exception):
+            raise stored
         if stored.checksum != move.checksum:
             raise BlockVanished(f"block {move.identity.hex()} was overwritten with another content")
-        _checked(move, out)
+        target = self.arena(move.target)
         if not target.mappable:
             target.write(move.target_address, out)
+        return move.checksum
+
+    def _prepared(
+        self, prepare: Callable[[Move], T], moves: Sequence[Move]
+    ) -> tuple[list[tuple[Move, T]], list[MoveResult]]:
+        """Moves with what was prepared for them, and the results of those for which that failed."""
+        outcomes = [(move, _caught(prepare, move)) for move in moves]
+        given = [(move, one) for move, one in outcomes if not isinstance(one, Exception)]
+        return given, [self._result(move, one) for move, one in outcomes if isinstance(one, Exception)]
+
+    def _guarded(self, call: Callable[[], Sequence[T | SpillError]], count: int) -> Sequence[T | Exception]:
+        """What a call with the whole deadline returns, behind the gate, which it shuts when the store is down."""
+        try:
+            ticket = self.gate.enter()
+            answers = call()
+        except Exception as error:
+            return [error] * count
+        down = next((one for one in answers if isinstance(one, SpillDown)), None)
+        if down is not None:
+            self.gate.found_down(ticket, str(down))
+        return answers
 
     def _fetch(self, namespace: int, identity: bytes, out: U8Array, timeout_s: float) -> StoredBlock:
         ticket = self.gate.enter()
@@ -268,6 +313,13 @@ class Carrier:
         if self.spill is None:
             raise SpillDown("the spill tier is off")
         return self.spill
+
+
+def _caught(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Exception:
+    try:
+        return call(*arguments, **named)
+    except Exception as error:
+        return error
 
 
 def _checked(move: Move, data: U8Array) -> U8Array:

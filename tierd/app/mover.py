@@ -12,13 +12,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import structlog
 
 from tierd.app.carrier import Carrier, Check, SpillGate
 from tierd.app.fences import Fences
+from tierd.app.lanes import Lane
 from tierd.app.measures import Cause, Measures, cause_of
 from tierd.app.unlinks import Unlinks
 from tierd.core.errors import SpillDown, Unavailable
@@ -33,8 +33,9 @@ T = TypeVar("T")
 MOVES_ACCEPTED_MAX = 100_000
 """Moves waiting or under way; another one is answered as failed at once."""
 
-MOVES_PER_TICKET = 8
-"""Moves that one job of a pool carries out before other jobs of the pool have their turn."""
+BATCH_MOVES_MAX = 16
+BATCH_BYTES_MAX = 2 << 20
+"""Moves that make one call of the spill store, so that small blocks do not each take a round trip."""
 
 UNLINKS_POLL_S = 0.005
 """How often is looked whether what a Clear removed is deleted: 512 deletes take a millisecond or more."""
@@ -71,9 +72,9 @@ class Mover:
         lent page may take to be ready."""
         self._gate = SpillGate(self._report_down)
         self._carrier = Carrier(arenas, spill, self._gate, fingerprint_of, op_timeout_s, lent)
-        self._copies = _Lane("copy", threads, self._carry)
-        self._devices = _Lane("device", threads, self._carry)
-        self._spills = _Lane("spill", threads, self._carry)
+        self._copies = Lane("copy", threads, self._carry)
+        self._devices = Lane("device", threads, self._carry)
+        self._spills = Lane("spill", threads, self._carry, BATCH_MOVES_MAX, BATCH_BYTES_MAX)
         self._fences = Fences(lent, fence_timeout_s, self._push, self._answer) if lent else None
         self._abandoned: set[int] = set()
         """Moves that are answered instead of being begun."""
@@ -97,7 +98,7 @@ class Mover:
     def submit(self, effects: Sequence[Effect]) -> None:
         """Accepts effects; the answers come by `on_results`, never from inside this call."""
         self._loop = asyncio.get_running_loop()
-        lanes: dict[tuple[_Lane, bool], list[Move]] = {}
+        lanes: dict[tuple[Lane, bool], list[Move]] = {}
         for effect in effects:
             if isinstance(effect, Unlink):
                 self._unlinks.add(effect)
@@ -243,14 +244,14 @@ class Mover:
             return False
         return not (move.target is Tier.SPILL and self._unlinks.holds(move))
 
-    def _lane_of(self, move: Move) -> tuple[_Lane, bool]:
+    def _lane_of(self, move: Move) -> tuple[Lane, bool]:
         if move.lender or (Tier.HBM in (move.source, move.target) and Tier.SPILL not in (move.source, move.target)):
             return self._devices, True
         if Tier.SPILL not in (move.source, move.target):
             return self._copies, True
         return self._spills, move.source is Tier.SPILL
 
-    def _arena_lane(self, tier: Tier) -> _Lane:
+    def _arena_lane(self, tier: Tier) -> Lane:
         return self._devices if tier is Tier.HBM else self._copies
 
     def _waits_for_fence(self, move: Move) -> bool:
@@ -269,14 +270,19 @@ class Mover:
         if self._fences is not None:
             self._fences.abandon(effect.ops, Cause.WITHDRAWN)
 
-    def _carry(self, move: Move) -> None:
-        if move.op in self._abandoned:
+    def _carry(self, moves: Sequence[Move]) -> None:
+        """Each is said to have taken an equal share of the time of all."""
+        abandoned = [move for move in moves if move.op in self._abandoned]
+        for move in abandoned:
             self._answer(MoveResult(move.op, ok=False, reason="withdrawn"), move, Cause.WITHDRAWN)
+        left = {move.op: move for move in moves if move not in abandoned}
+        if not left:
             return
         began = time.monotonic()
-        result = self._carrier.carry(move)
-        took_s = time.monotonic() - began
-        self._answer(result, move, None if result.ok else cause_of(result), took_s)
+        results = self._carrier.carry(list(left.values()))
+        share_s = (time.monotonic() - began) / len(results)
+        for result in results:
+            self._answer(result, left[result.op], None if result.ok else cause_of(result), share_s)
 
     def _answer(self, result: MoveResult, move: Move, cause: Cause | None, took_s: float = 0.0) -> None:
         self._outbox.append(_Ended(result, move, cause, took_s))
@@ -341,7 +347,7 @@ class Mover:
     def _complain(self, error: BaseException) -> None:
         log.warning("unlink_failed", error=str(error), dropped=self._unlinks.dropped)
 
-    async def _run(self, lane: _Lane, call: Callable[..., T], *arguments: object) -> T:
+    async def _run(self, lane: Lane, call: Callable[..., T], *arguments: object) -> T:
         if self._stopping:
             raise Unavailable("the daemon is stopping")
         future = asyncio.get_running_loop().run_in_executor(lane.pool, call, *arguments)
@@ -350,55 +356,6 @@ class Mover:
         except asyncio.CancelledError:
             await outlast(future)
             raise
-
-
-class _Lane:
-    """Threads for one kind of move, and the moves that wait for them, urgent ones first.
-
-    A queue is a deque, whose ends are safe to use from several threads. Moves are pushed by the loop alone;
-    a ticket of the pool takes whichever is first when it runs.
-    """
-
-    def __init__(self, name: str, threads: int, carry: Callable[[Move], None]) -> None:
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"tierd-{name}")
-        self._threads = threads
-        self._carry = carry
-        self._urgent: deque[Move] = deque()
-        self._later: deque[Move] = deque()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._urgent) + len(self._later)
-
-    def push(self, moves: Sequence[Move], urgent: bool) -> None:
-        (self._urgent if urgent else self._later).extend(moves)
-        tickets = max(min(len(moves), self._threads), -(-len(moves) // MOVES_PER_TICKET))
-        for _ in range(tickets):
-            self.pool.submit(self._work)
-
-    def take_all(self) -> list[Move]:
-        taken = []
-        while (move := self._next()) is not None:
-            taken.append(move)
-        return taken
-
-    def shut(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
-
-    def _work(self) -> None:
-        for _ in range(MOVES_PER_TICKET):
-            move = self._next()
-            if move is None:
-                return
-            self._carry(move)
-
-    def _next(self) -> Move | None:
-        for queue in (self._urgent, self._later):
-            try:
-                return queue.popleft()
-            except IndexError:
-                continue
-        return None
 
 
 async def outlast(future: asyncio.Future[T]) -> None:

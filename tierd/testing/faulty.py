@@ -47,7 +47,7 @@ class Fault(Enum):
     DAMAGED = "damaged"
     """The store itself notices that the value is damaged."""
     CORRUPT = "corrupt"
-    """One byte of what is read differs, and only the caller's checksum can tell."""
+    """One byte of what is read differs: a spill store notices it by the checksum, an arena does not."""
     DELAY = "delay"
     """The call waits for the store's `resume` event; a spill call only until its deadline, then it is down."""
 
@@ -116,7 +116,7 @@ class _Faults:
             return fault
 
 
-class FaultySpillStore:
+class FaultySpillStore(SpillStore):
     """A spill store whose calls fail as the script says.
 
     `resume`: event that delayed calls wait for. `injected`: calls so far by fault.
@@ -149,6 +149,7 @@ class FaultySpillStore:
         block = self._inner.get(fingerprint, identity, out, deadline_s)
         if fault is Fault.CORRUPT:
             _corrupt(out)
+            raise BlockDamaged("injected: a byte differs")
         _after(fault)
         return block
 

@@ -14,7 +14,7 @@ import xxhash
 from tierd.adapters.envelope import HEADER_BYTES
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown
 from tierd.core.messages import Record
-from tierd.ports import SpillStore, StoredBlock
+from tierd.ports import SpillStore, StoredBlock, Wanted
 from tierd_client.format import U8Array
 
 FINGERPRINT = bytes(range(32))
@@ -186,12 +186,32 @@ class SpillContract:
         with pytest.raises(BlockDamaged, match="identity"):
             get_new(store, 13)
 
-    def test_damaged_payload_shows_in_its_checksum(self, store: SpillStore) -> None:
-        """The checksum that a get returns is that of the payload as it was put."""
-        block, _ = put_random(store, 14)
-        self.tamper(store, 14, lambda value: value[:-1] + bytes([value[-1] ^ 1]))
-        found, out = get_new(store, 14)
-        assert found.checksum == block.checksum != xxhash.xxh3_64_intdigest(out.data)
+    @pytest.mark.parametrize("size", [4096, 1_000_000])
+    @pytest.mark.parametrize("place", [0, 0.5, 1])
+    def test_damaged_payload(self, store: SpillStore, size: int, place: float) -> None:
+        """A payload with one wrong byte, wherever, is BlockDamaged, and the call after it is not disturbed."""
+        _, payload = put_random(store, 15)
+        put_random(store, 14, size)
+        at = HEADER_BYTES + int(place * (size - 1))
+        self.tamper(store, 14, lambda value: value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :])
+        with pytest.raises(BlockDamaged, match="checksum"):
+            get_new(store, 14, size)
+        assert np.array_equal(get_new(store, 15)[1], payload)
+
+    def test_several_at_once(self, store: SpillStore) -> None:
+        """Blocks that are put and got together come back each in its place, and what is wrong with one concerns
+        that one alone."""
+        sizes = [70_000, 5000, 200_000, 4096]
+        payloads = [payload_of(30 + n, size) for n, size in enumerate(sizes)]
+        pairs = [(block_of(30 + n, payload), payload) for n, payload in enumerate(payloads)]
+        assert store.put_all(pairs, DEADLINE_S) == [True] * 4
+        self.tamper(store, 31, lambda value: value[:-1] + bytes([value[-1] ^ 1]))
+        outs = [np.empty(size, np.uint8) for size in (*sizes, 100)]
+        wanted = [Wanted(FINGERPRINT, identity_of(30 + n), out) for n, out in enumerate(outs)]
+        vanished, whole, damaged, last = wanted[4], wanted[0], wanted[1], wanted[2]
+        found = store.get_all([vanished, whole, damaged, last, wanted[3]], DEADLINE_S)
+        assert [type(one) for one in found] == [BlockVanished, StoredBlock, BlockDamaged, StoredBlock, StoredBlock]
+        assert all(np.array_equal(outs[n], payloads[n]) for n in (0, 2, 3))
 
     def test_look(self, store: SpillStore) -> None:
         """A look tells what is stored, place, size, checksum and statistics, and None of what is not; a block
