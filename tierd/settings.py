@@ -197,6 +197,11 @@ class Settings(BaseModel):
         0.9, gt=0, le=1,
         description="Share of `spill_bytes_max` down to which they are; at most the high one. Default 0.9.",
     )
+    spill_ahead_blocks: int = Field(
+        64, ge=0, le=4096,
+        description="How many of the blocks to be evicted next are stored while they are in memory, once little is "
+        "free there; 0 is off. Default 64: puts of so many find room without waiting for the spill store.",
+    )
     spill_prefix: str = Field(
         "tierd", pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
         description="First part of every key in the spill store; daemons that share blocks share it.",

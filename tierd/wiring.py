@@ -292,7 +292,7 @@ def _engine_settings(ground: Ground) -> EngineSettings:
         max_prefetches=settings.max_prefetches, max_prefetch_moves=settings.max_prefetch_moves,
         spill_attached=ground.spill.attached, spill_write=settings.spill_write.value,
         spill_bytes_per_s=settings.spill_bytes_per_s, spill_high=settings.spill_high_watermark,
-        spill_low=settings.spill_low_watermark,
+        spill_low=settings.spill_low_watermark, spill_ahead=settings.spill_ahead_blocks,
     )
 
 

@@ -175,7 +175,7 @@ async def running(
     script: Script | None = None, heartbeat_ms: int = 1000, max_ids: int = 1000, max_held: int = 2000,
     rpcs_max: int = 100, op_timeout_s: float = 2.0, policy: str = "lru", sessions: int = 16, spill: bool = True,
     shared: bool = False, spill_bytes_per_s: float = 0.0, look_s: float = 5.0, ttl_s: float = 60.0,
-    device: Device | None = None,
+    device: Device | None = None, spill_ahead: int = 0,
 ) -> AsyncIterator[Daemon]:
     """A daemon that is up, with its spill tier up; stopped in order at the end. `device`: where its hbm is."""
     sizes = {Tier.HBM: hbm_blocks * BLOCK, Tier.HOST: host_blocks * BLOCK}
@@ -190,7 +190,9 @@ async def running(
     ]
     if spill:
         specs.append(TierSpec(Tier.SPILL, capacity_bytes=spill_bytes))
-    settings = EngineSettings(tuple(specs), policy=policy, max_held=max_held, spill_bytes_per_s=spill_bytes_per_s)
+    settings = EngineSettings(
+        tuple(specs), policy=policy, max_held=max_held, spill_bytes_per_s=spill_bytes_per_s, spill_ahead=spill_ahead
+    )
     engine = Engine(settings, Tables.private(512, sessions=sessions, holds=4096))
     store = MemorySpillStore(4 * spill_bytes)
     store.shared = shared

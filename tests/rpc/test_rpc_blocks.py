@@ -165,6 +165,24 @@ def test_reserve_waits_for_room(tmp_path: Path) -> None:
     run(body, tmp_path, host_blocks=4, hbm_blocks=0, script=Scripted([Fault.DELAY] * 2, [Operation.PUT]))
 
 
+def test_reserve_finds_room_while_the_spill_store_hangs(tmp_path: Path) -> None:
+    """Where the next victims were stored ahead, a Reserve without time has their room at once."""
+
+    async def body(d: Daemon) -> None:
+        await d.namespace()
+        session = (await d.session()).number
+        await d.store_blocks(session, block_ids(1, 2, 3, 4))
+        await until(lambda: d.service.mover.accepted_moves == 0)
+        assert sorted(await d.tiers_of(block_ids(1, 2, 3, 4))) == [HOST, HOST, HOST | SPILL, HOST | SPILL]
+        reply = await d.reserve(session, block_ids(5, 6))
+        assert list(reply.outcomes) == [pb.RESERVE_OUTCOME_GRANTED] * 2
+        assert sorted(await d.tiers_of(block_ids(1, 2, 3, 4))) == [HOST, HOST, SPILL, SPILL]
+        d.faulty.resume.set()
+
+    script = Scripted([Fault.NONE] * 2 + [Fault.DELAY] * 4, [Operation.PUT])
+    run(body, tmp_path, host_blocks=4, hbm_blocks=0, script=script, spill_ahead=2)
+
+
 def test_commit_stale(tmp_path: Path) -> None:
     """A commit of another generation, another session or after the abort publishes nothing."""
 

@@ -54,7 +54,10 @@ def obtain(
         if room.stuck:
             state.unpin(np.concatenate(room.stuck))
     if len(room.addresses) < count:
-        room.waiting |= {op for op, move in state.moves.items() if move.chosen and move.source == tier.tier}
+        room.waiting |= {
+            op for op, move in state.moves.items()
+            if move.source == tier.tier and (move.chosen or move.target == Tier.SPILL)
+        }
     return room
 
 

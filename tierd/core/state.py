@@ -76,10 +76,10 @@ class TierSpec:
 class EngineSettings:
     """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept, rather than dropped
     for newcomers, after the spill tier went down. `spill_write`: a key of STORED_FROM. `spill_bytes_per_s`: to and
-    from that tier, 0 without a limit. `spill_high`, `spill_low`: watermarks, as shares of its bytes. `pin_share`:
-    of the lowest tier, that pins may keep. `stock_bytes`: slots that one session holds ahead; `stock_share`: of
-    an arena, that all do. `max_prefetches`: of one session; `max_prefetch_moves`: blocks that they bring up
-    at once."""
+    from that tier, 0 without a limit. `spill_high`, `spill_low`: watermarks, as shares of its bytes. `spill_ahead`:
+    next victims that are stored before their room is wanted. `pin_share`: of the lowest tier, that pins may keep.
+    `stock_bytes`: slots that one session holds ahead; `stock_share`: of an arena, that all do. `max_prefetches`: of
+    one session; `max_prefetch_moves`: blocks that they bring up at once."""
 
     tiers: tuple[TierSpec, ...]
     policy: str = "lrfu"
@@ -103,6 +103,7 @@ class EngineSettings:
     spill_bytes_per_s: float = 0.0
     spill_high: float = 1.0
     spill_low: float = 1.0
+    spill_ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

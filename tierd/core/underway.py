@@ -77,12 +77,14 @@ class Report:
 class Storing:
     """What the spill store is to get beside victims. `stored_from`: accesses from which on a block is stored ahead
     of its eviction. `unstated`: rows whose statistics changed since the store was told. `trimming`: from the high
-    watermark down to the low one."""
+    watermark down to the low one. `look_at`: how many are to have been evicted before the next victims
+    are looked at again."""
 
     stored_from: int
     allowance: Allowance
     unstated: NDArray[np.bool_]
     trimming: bool = False
+    look_at: int = 0
     touched: list[I64Array] = field(default_factory=list)
     """Rows that the command in hand committed or accessed, where that may have them stored."""
 

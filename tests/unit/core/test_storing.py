@@ -64,6 +64,30 @@ def test_on_reuse() -> None:
     assert driver.tiers(1) == {m.Tier.SPILL}
 
 
+def test_next_victims_are_stored_ahead() -> None:
+    """Of a full tier the next victims are stored and stay; puts of so many find room while the store hangs."""
+    driver = driver_of(6, 16, spill_ahead=2)
+    driver.put([1, 2, 3, 4])
+    assert stored(driver) == []
+    driver.put([5, 6])
+    assert stored(driver) == [1, 2]
+    driver.carry_out()
+    assert driver.tiers(1) == driver.tiers(2) == {m.Tier.HOST, m.Tier.SPILL}
+    assert driver.put([7, 8]) == [m.Reserved.GRANTED] * 2
+    assert driver.tiers(1) == driver.tiers(2) == {m.Tier.SPILL}
+    assert stored(driver) == [3, 4]
+
+
+def test_no_room_while_all_are_being_stored_is_to_be_waited_for() -> None:
+    """A put that finds every block of a full tier being stored ahead is PENDING, and finds room once they are."""
+    driver = driver_of(1, 8, spill_write="through")
+    driver.put([1])
+    assert stored(driver) == [1]
+    assert driver.put([2]) == [m.Reserved.PENDING]
+    driver.carry_out()
+    assert driver.put([2]) == [m.Reserved.GRANTED]
+
+
 def test_lent_pages_are_not_stored_ahead() -> None:
     """A block that an engine only lends is not stored by itself: its page may be taken back at any moment."""
     driver = Driver(4, spill=4, lends=True, spill_write="through")
