@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
-from tierd.core.errors import SpillDown, SpillError
+from tierd.core.errors import SpillDown
 from tierd.core.loans import PoolPlan
 from tierd.core.messages import Record, Tier
 from tierd_client.format import U8Array
@@ -126,13 +126,13 @@ class SpillStore(Protocol):
         """Stores a block. False: another instance's value of the same content is there, and stays."""
         ...
 
-    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | SpillError]:
+    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | Exception]:
         """`put` of several blocks within one deadline; what it would have raised stands in a block's place."""
         return _one_by_one(lambda pair: self.put(*pair, deadline_s), blocks)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock: ...
 
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | SpillError]:
+    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | Exception]:
         """`get` of several blocks, as `put_all`."""
         return _one_by_one(lambda one: self.get(*one, deadline_s), wanted)
 
@@ -154,18 +154,18 @@ class SpillStore(Protocol):
     def close(self) -> None: ...
 
 
-def _one_by_one(call: Callable[[A], T], arguments: Iterable[A]) -> list[T | SpillError]:
+def _one_by_one(call: Callable[[A], T], arguments: Iterable[A]) -> list[T | Exception]:
     """What the calls return or raise; none is made after one that found the store down."""
-    answers: list[T | SpillError] = []
+    answers: list[T | Exception] = []
     for argument in arguments:
         last = answers[-1] if answers else None
         answers.append(last if isinstance(last, SpillDown) else attempt(call, argument))
     return answers
 
 
-def attempt(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | SpillError:
-    """What a call returns, or the SpillError that it raises."""
+def attempt(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Exception:
+    """What a call returns, or the exception that it raises: one block is never the end of others."""
     try:
         return call(*arguments, **named)
-    except SpillError as error:
+    except Exception as error:
         return error

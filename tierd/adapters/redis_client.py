@@ -54,10 +54,10 @@ class RedisClient:
     def __str__(self) -> str:
         return str(self._url)
 
-    def exchange_all(self, exchanges: Sequence[Exchange[T]], deadline: Deadline) -> list[T | SpillError]:
+    def exchange_all(self, exchanges: Sequence[Exchange[T]], deadline: Deadline) -> list[T | Exception]:
         """What was heard of each, or why nothing was. Servers are talked to one after the other, each with all its
         commands at once; what that did not answer is exchanged by itself."""
-        answers: dict[int, T | SpillError] = {}
+        answers: dict[int, T | Exception] = {}
         if len(exchanges) > 1:
             with suppress(SpillError):
                 for pool, numbers in self._by_pool(exchanges, deadline).items():
@@ -74,7 +74,7 @@ class RedisClient:
         return found
 
     def _pipeline(
-        self, pool: RedisPool, exchanges: Mapping[int, Exchange[T]], answers: dict[int, T | SpillError],
+        self, pool: RedisPool, exchanges: Mapping[int, Exchange[T]], answers: dict[int, T | Exception],
         deadline: Deadline,
     ) -> None:
         """Adds the answers that came: none after a failure, or a reply that was not read to its end."""

@@ -22,7 +22,7 @@ from tierd.adapters.envelope import (
 from tierd.adapters.redis_client import Answer, Exchange, RedisClient, Words
 from tierd.adapters.redis_faults import fault_of, spill_error
 from tierd.adapters.resp import CRLF, Deadline, ProtocolError, Reply, ReplyError, Wire, command
-from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillError, SpillFull
+from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillFull
 from tierd.core.messages import Record
 from tierd.ports import SpillHealth, StoredBlock, Wanted, attempt
 from tierd_client.format import U8Array
@@ -74,11 +74,11 @@ class RedisSpillStore:
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         return _or_raise(self.put_all([(block, payload)], deadline_s)[0])
 
-    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | SpillError]:
+    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | Exception]:
         deadline = Deadline(deadline_s)
         sets = [self._set(block, payload, deadline) for block, payload in blocks]
         there = attempt(self._there, [block for block, _ in blocks], deadline) if self.shared else {}
-        if isinstance(there, SpillError):
+        if isinstance(there, Exception):
             return [there] * len(blocks)
         new = [n for n in range(len(blocks)) if n not in there]
         answers = self._redis.exchange_all([sets[n] for n in new], deadline)
@@ -99,7 +99,7 @@ class RedisSpillStore:
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
         return _or_raise(self.get_all([Wanted(fingerprint, identity, out)], deadline_s)[0])
 
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | SpillError]:
+    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | Exception]:
         deadline = Deadline(deadline_s)
         return self._redis.exchange_all([self._get(one, deadline) for one in wanted], deadline)
 
@@ -241,8 +241,8 @@ class RedisSpillStore:
         return list(dict.fromkeys(notes))
 
 
-def _or_raise(answer: T | SpillError) -> T:
-    if isinstance(answer, SpillError):
+def _or_raise(answer: T | Exception) -> T:
+    if isinstance(answer, Exception):
         raise answer
     return answer
 

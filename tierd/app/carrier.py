@@ -288,7 +288,7 @@ class Carrier:
         given = [(move, one) for move, one in outcomes if not isinstance(one, Exception)]
         return given, [self._result(move, one) for move, one in outcomes if isinstance(one, Exception)]
 
-    def _guarded(self, call: Callable[[], Sequence[T | SpillError]], count: int) -> Sequence[T | Exception]:
+    def _guarded(self, call: Callable[[], Sequence[T | Exception]], count: int) -> Sequence[T | Exception]:
         """What a call with the whole deadline returns, behind the gate, which it shuts when the store is down."""
         try:
             ticket = self.gate.enter()

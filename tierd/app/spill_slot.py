@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tierd.core.errors import SpillDown, SpillError
+from tierd.core.errors import SpillDown
 from tierd.core.messages import Record
 from tierd.ports import SpillHealth, SpillStore, StoredBlock, Wanted
 from tierd_client.format import U8Array
@@ -36,13 +36,13 @@ class SpillSlot:
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         return self._current().put(block, payload, deadline_s)
 
-    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | SpillError]:
+    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | Exception]:
         return self._current().put_all(blocks, deadline_s)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
         return self._current().get(fingerprint, identity, out, deadline_s)
 
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | SpillError]:
+    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | Exception]:
         return self._current().get_all(wanted, deadline_s)
 
     def look(
