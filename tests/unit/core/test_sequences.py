@@ -8,7 +8,7 @@ from engine_driver import SESSION, Driver, ids_of
 
 from tierd.core import messages as m
 from tierd.core import sequences
-from tierd.core.errors import LimitReached
+from tierd.core.errors import LimitReached, NotFound
 
 
 def test_what_a_sequence_has_touched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +67,16 @@ def test_reports_of_two_steps_count_twice() -> None:
         assert view is not None
         touches.append(view.record.touches)
     assert touches[1] == touches[0] + 1
+
+
+def test_sequences_that_closed_are_remembered_up_to_a_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three that closed, of four blocks each and ten remembered, reports on the last two are taken still."""
+    monkeypatch.setattr(sequences, "RECENT_IDS", 10)
+    driver = Driver(64)
+    for name in "abc":
+        driver.step(m.OpenSequence(SESSION, name, ids_of(range(4))))
+        driver.step(m.CloseSequence(SESSION, name))
+    for name in "bc":
+        driver.step(m.Observe(SESSION, name, np.zeros(4, np.float32)))
+    with pytest.raises(NotFound, match="'a'"):
+        driver.step(m.Observe(SESSION, "a", np.zeros(4, np.float32)))
