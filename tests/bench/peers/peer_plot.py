@@ -10,9 +10,10 @@ from peer_figures import VERDICT_BLOCK_BYTES, Work, size_text
 from peer_results import Result
 from peer_subjects import OURS
 
-WIDTH, LEFT, RIGHT = 900, 210, 60
+WIDTH, LEFT, RIGHT = 900, 250, 50
 BAR, GAP, HEAD = 13, 5, 34
-DECADES = 4
+DECADES = 3
+"""Of the scale: up to a thousand times the limit."""
 COLOURS = {"get": "#3572b0", "put": "#e08a3c"}
 OURS_COLOURS = {"get": "#12395e", "put": "#a3520b"}
 

@@ -32,7 +32,7 @@ class MooncakeTcp(Adapter):
 
     def start(self, place: Path) -> None:
         self._servers = [self._start_master(place), self._start_holder(place)]
-        self._store = MooncakeDistributedStore()
+        self._store, self._memory = MooncakeDistributedStore(), None
         self._connect()
 
     def _start_master(self, place: Path) -> Server:
@@ -55,7 +55,9 @@ class MooncakeTcp(Adapter):
             "127.0.0.1", "P2PHANDSHAKE", 0, LOCAL_BUFFER_BYTES, "tcp", "", self._master))
 
     def buffers(self, count: int, block_bytes: int) -> list[Block]:
-        memory = np.zeros((count, block_bytes), np.uint8)
+        if self._memory is not None:
+            succeed("unregister_buffer", self._store.unregister_buffer(address_of(self._memory)))
+        self._memory = memory = np.zeros((count, block_bytes), np.uint8)
         succeed("register_buffer", self._store.register_buffer(address_of(memory), memory.nbytes))
         return list(memory)
 
