@@ -381,10 +381,10 @@ def host(client: Client) -> TierOccupancy:
 
 
 def held_bytes(client: Client) -> int:
-    """Bytes of host slots that are neither free nor evictable now."""
+    """Bytes of host slots that are neither free nor evictable now, nor held ahead of puts."""
     one = host(client)
     assert one.free_bytes + one.used_bytes + one.reserved_bytes + one.quarantined_bytes == one.capacity_bytes
-    return one.reserved_bytes + one.quarantined_bytes + one.leased_blocks * BLOCK_BYTES
+    return one.reserved_bytes - one.stocked_bytes + one.quarantined_bytes + one.leased_blocks * BLOCK_BYTES
 
 
 def await_freed(client: Client) -> None:
