@@ -24,7 +24,7 @@ from tierd.testing.faulty import Fault, Operation, Scripted
 from tierd.testing.redis_proxy import Mode, RedisProxy
 from tierd.testing.serve import StartDaemon
 from tierd.testing.valkey import ExternalValkey
-from tierd_client import Client, Layout, PutOutcome, Tier
+from tierd_client import Client, Layout, PutOutcome, Tier, Tiers
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -309,8 +309,9 @@ def test_by_default_the_first_block_too_many_is_spilled(daemon: StartDaemon) -> 
         for one, block in zip(ids, blocks, strict=True):
             assert ns.put([one], [block], timeout_s=10) == [PutOutcome.STORED]
         found = client.admin.occupancy().tiers
-        assert found[Tier.HOST].blocks == 8 and found[Tier.SPILL].blocks >= 1
-        assert ns.lookup(ids).prefix == 9
+        there = ns.lookup(ids)
+        assert found[Tier.HOST].blocks == 8 and there.prefix == 9
+        assert [where for where in there.tiers if Tiers.HOST not in where] == [Tiers.SPILL]
         assert [wrong_bytes(one, n) for n, one in enumerate(ns.get(ids, timeout_s=10))] == [0] * 9
 
 

@@ -42,7 +42,9 @@ def exchange(write: str, read: str, block_bytes: int, connections: int, scale: S
     data = random_blocks(CYCLE_BYTES // block_bytes, block_bytes)
     with (
         serving(
-            host_bytes=data.nbytes, spill="embedded", spill_bytes_max=4 * data.nbytes, spill_connections=connections
+            host_bytes=data.nbytes, spill="embedded", spill_bytes_max=4 * data.nbytes,
+            spill_connections=connections,
+            spill_ahead_blocks=0,  # nothing is stored before the clock runs, or while it runs for something else
         ) as daemon,
         daemon.client() as client,
         shared_twin(data, daemon.shm_dir) as twin, _lines(daemon.child.state_dir, connections) as lines,

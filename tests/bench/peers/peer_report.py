@@ -87,7 +87,7 @@ def _losses(results: Sequence[Result]) -> str:
 
 WHY_NOT = {
     "get": "A get finds the block, copies it and checks again in Python, which costs some ten microseconds.",
-    "put": "A put reserves and commits by RPCs to the daemon, in Python, of half a millisecond each.",
+    "put": "A put ends with an RPC to the daemon, in Python, of half a millisecond at least.",
     "lookup": "A lookup asks the daemon, in Python; the peer's server is in C or C++.",
 }
 """What tierd's time consists of where a peer is faster."""
