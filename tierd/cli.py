@@ -87,17 +87,29 @@ def main() -> None:
 
 
 @contextmanager
-def terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that a command's children and directories go."""
+def terminated_as_interrupt() -> Iterator[Callable[[], None]]:
+    """SIGTERM unwinds like Ctrl-C, so that a command's children and directories go.
 
-    def interrupt(*_: Any) -> None:
+    Python drops what is raised in a destructor or a callback that a signal happens to meet. So the signal is
+    remembered: what is yielded raises for one that was dropped, and so does the end.
+    """
+    told: list[int] = []
+
+    def interrupt(number: int, _: Any) -> None:
+        told.append(number)
         raise KeyboardInterrupt
 
-    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, interrupt)
+    def check() -> None:
+        if told:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield check
+        check()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _advice(error: Exception) -> str:

@@ -24,7 +24,7 @@ from tierd.demo.report import TIERS, Result, Round, Snapshot, TierUse
 from tierd.demo.stage import LOAD_TIMEOUT_S, DemoFailed, Sizes, Stage, WorkerHandle
 from tierd.demo.text import DOCUMENT_TOKENS, PREFIX_TOKENS, Conversation
 from tierd_client import Client, Identities, Layout, Namespace, Tiers, chain_ids
-from tierd_client.admin import BlockRecord
+from tierd_client.admin import BlockRecord, Occupancy
 from tierd_client.layout import decode_canonical
 
 WORKERS = ("a", "b")
@@ -175,7 +175,7 @@ class Plot:
 
     def _snapshot(self, when: str) -> None:
         with Client(self._stage.server, name="demo") as client:
-            occupancy = client.admin.occupancy()
+            occupancy = _settled(client)
         uses = [
             TierUse(tier.name.lower(), use.blocks, use.used_bytes, use.capacity_bytes, use.hits_total)
             for tier, use in sorted(occupancy.tiers.items())
@@ -205,3 +205,11 @@ def tiers_of(block: BlockRecord | None) -> str:
     """The tiers that hold a block, for people."""
     held = [tier for tier in TIERS if block is not None and Tiers[tier.upper()] in block.tiers]
     return " + ".join(held) or "nowhere"
+
+
+def _settled(client: Client) -> Occupancy:
+    """What lies where once nothing moves: blocks are stored ahead of their eviction after a round has ended."""
+    ends_at = time.monotonic() + MOVE_TIMEOUT_S
+    while (occupancy := client.admin.occupancy()).moves_in_flight and time.monotonic() < ends_at:
+        time.sleep(0.02)
+    return occupancy
