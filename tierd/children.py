@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tierd.core.errors import TierdError
+from tierd.interrupts import check_interrupt
 from tierd_client import Client
 from tierd_client.errors import Unavailable
 
@@ -61,8 +62,10 @@ class DaemonChild:
             try:
                 with Client(self.address) as client:
                     client.admin.occupancy()
+                check_interrupt()
                 return
             except Unavailable:
+                check_interrupt()
                 time.sleep(0.05)
         raise ChildFailed(f"the daemon was not ready within {READY_TIMEOUT_S:.0f} s\n{tail(self._log)}")
 

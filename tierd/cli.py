@@ -6,12 +6,9 @@ its name, its one-line help and where it is.
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 import typer
 
@@ -84,32 +81,6 @@ def main() -> None:
     except _expected() as error:
         typer.echo(f"tierd: {error}{_advice(error)}", err=True)
         sys.exit(EXIT_ERROR)
-
-
-@contextmanager
-def terminated_as_interrupt() -> Iterator[Callable[[], None]]:
-    """SIGTERM unwinds like Ctrl-C, so that a command's children and directories go.
-
-    Python drops what is raised in a destructor or a callback that a signal happens to meet. So the signal is
-    remembered: what is yielded raises for one that was dropped, and so does the end.
-    """
-    told: list[int] = []
-
-    def interrupt(number: int, _: Any) -> None:
-        told.append(number)
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if told:
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield check
-        check()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _advice(error: Exception) -> str:

@@ -24,10 +24,11 @@ ABOVE: dict[str, set[str]] = {
     "wiring": {"core", "ports", "app", "adapters", "rpc", "web", "settings"},
     "doctor": {"core", "adapters", "settings"},
     "console": {"core", "app", "adapters", "cli", "doctor", "config", "places", "settings", "wiring"},
+    "interrupts": set(),
     "leash": set(),
-    "children": {"core"},
-    "demo": {"core", "adapters", "places", "cli", "wiring", "children"},
-    "bench": {"core", "adapters", "rpc", "sim", "settings", "cli", "children"},
+    "children": {"core", "interrupts"},
+    "demo": {"core", "adapters", "places", "wiring", "children", "interrupts"},
+    "bench": {"core", "adapters", "rpc", "sim", "settings", "children", "interrupts"},
     "cli": {"core"},
 }
 """What each part of tierd may import of tierd, beside itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import Annotated
@@ -17,7 +17,7 @@ from tierd.bench.measuring import Scale
 from tierd.bench.report import as_json as report_json
 from tierd.bench.report import print_table
 from tierd.bench.table import MEASUREMENTS
-from tierd.cli import terminated_as_interrupt
+from tierd.interrupts import terminated_as_interrupt
 
 EXIT_MISSED = 1
 
@@ -45,9 +45,8 @@ def bench(
     Starts daemons of its own and leaves nothing behind. docs/bench.md says what each figure is.
     """
     began = time.monotonic()
-    with terminated_as_interrupt() as check_interrupt:
-        findings = run(
-            chosen(suites or [], figure or []), Scale.quick() if quick else Scale.full(), check_interrupt)
+    with terminated_as_interrupt():
+        findings = run(chosen(suites or [], figure or []), Scale.quick() if quick else Scale.full())
     if as_json:
         typer.echo(report_json(findings, time.monotonic() - began))
     else:
@@ -68,16 +67,13 @@ def chosen(suites: Sequence[Suite], names: Sequence[str]) -> list[Measurement]:
     ]
 
 
-def run(
-    measurements: Sequence[Measurement], scale: Scale, check_interrupt: Callable[[], None] = lambda: None
-) -> list[Finding]:
+def run(measurements: Sequence[Measurement], scale: Scale) -> list[Finding]:
     """Takes one measurement after the other, and says on stderr which, and which cannot be taken here."""
     findings = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         for measurement in measurements:
-            check_interrupt()
             bar.update(task, description=measurement.figures[0].name)
             if measurement.needs and find_spec(measurement.needs) is None:
                 bar.console.print(f"{measurement.figures[0].name}: left out, {measurement.needs} is not installed")

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from tierd.core.errors import TierdError
+from tierd.interrupts import check_interrupt
 
 MIB, GIB = 1 << 20, 1 << 30
 LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
@@ -68,6 +69,7 @@ def alternate(things: Mapping[str, Callable[[], T]], repetitions: int) -> dict[s
     names = list(things)
     taken: dict[str, list[T]] = {name: [] for name in names}
     for repetition in range(repetitions + 1):
+        check_interrupt()
         first = repetition % len(names)
         for name in names[first:] + names[:first]:
             taken[name].append(things[name]())

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tierd.cli import terminated_as_interrupt
 from tierd.demo.model import SYNTHETIC, Kind, ModelSource, find_model, tokenizer_of
 from tierd.demo.report import Result, show
 from tierd.demo.rounds import CONVERSATIONS, STEPS, Plot
 from tierd.demo.stage import DemoFailed, Stage
 from tierd.demo.text import conversations
+from tierd.interrupts import terminated_as_interrupt
 
 
 def demo(

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tierd.cli import terminated_as_interrupt
+from tierd.interrupts import check_interrupt, terminated_as_interrupt
 
 
 class Destroyed:
@@ -28,9 +28,9 @@ def test_an_interrupt_that_python_drops_is_not_lost(number: signal.Signals, chec
     handlers from before are back afterwards."""
     before = signal.getsignal(number)
     went_on = False
-    with pytest.raises(KeyboardInterrupt), terminated_as_interrupt() as check:
+    with pytest.raises(KeyboardInterrupt), terminated_as_interrupt():
         Destroyed(number)
         if checked:
-            check()
+            check_interrupt()
         went_on = True
     assert went_on is not checked and signal.getsignal(number) is before
