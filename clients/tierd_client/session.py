@@ -45,6 +45,9 @@ PROTOCOL_VERSION = 1
 START_RETRY_S = 0.05
 """Pause before a daemon that says it is starting is asked again."""
 
+CLOSE_TIMEOUT_S = 2.0
+"""How long the end of a channel is waited for."""
+
 LOST_GRACE_S = 0.25
 """After a failed call: how long the end of the stream may lag behind it. Both share one connection."""
 
@@ -111,7 +114,7 @@ class Session:
         try:
             self._open(target, client_name, deadline)
         except BaseException:
-            self._channel.close()
+            self._close_channel()
             raise
 
     @property
@@ -203,7 +206,18 @@ class Session:
     def shut(self) -> None:
         """Closes stream and channel; what is mapped stays so. Idempotent."""
         self._stream.cancel()
-        self._channel.close()
+        self._close_channel()
+
+    def _close_channel(self) -> None:
+        """gRPC waits for ever for a call that an interrupt met while it began: a thread does so then, not the
+        caller."""
+        closer = threading.Thread(target=self._channel.close, name="tierd-close", daemon=True)
+        try:
+            closer.start()
+        except RuntimeError:  # the interpreter is ending
+            self._channel.close()
+        else:
+            closer.join(CLOSE_TIMEOUT_S)
 
     def _open(self, target: str, client_name: str, deadline: Deadline) -> None:
         """Asks for a session until the daemon has started or the time is over."""
