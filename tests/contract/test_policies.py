@@ -43,6 +43,22 @@ class TestLrfuHalfLife(PolicyContract):
     spec = "lrfu(ranking=decayed,half_life_s=17.5)"
 
 
+class TestLfu(PolicyContract):
+    spec = "lfu"
+
+
+class TestLfuOfAnyBlockInCache(PolicyContract):
+    spec = "lfu(leaf_only=false,persist=false)"
+
+
+class TestEma(PolicyContract):
+    spec = "ema"
+
+
+class TestEmaOfAnyBlock(PolicyContract):
+    spec = "ema(leaf_only=false,alpha=0.3)"
+
+
 def test_parameters_of_lrfu_are_refused_by_name() -> None:
     """A ranking that there is not, a beta out of range, or one where none is used, is named."""
     wrong = {

@@ -20,6 +20,8 @@ RESET = "lrfu(ranking=composite,alpha=0.05,beta=0.001,persist=false,leaf_only=fa
 PERSIST = "lrfu(ranking=composite,alpha=0.05,beta=0.001,persist=true,ghost_factor=inf,leaf_only=false)"
 GHOSTS_4 = "lrfu(ranking=composite,alpha=0.05,beta=0.001,persist=true,ghost_factor=4,leaf_only=false)"
 LRU = "lru(leaf_only=false)"
+LFU_RESET = "lfu(persist=false,leaf_only=false)"
+LFU_PERSIST = "lfu(ghost_factor=inf,leaf_only=false)"
 
 pytestmark = pytest.mark.skipif(not FOLDER, reason="TIERD_TRACES does not name a folder of traces")
 
@@ -41,6 +43,8 @@ def row(name: str, policy: str, capacity: int) -> Row:
         (CONVERSATION, 9139, RESET, 57_683),
         (CONVERSATION, 9139, PERSIST, 59_458),
         (CONVERSATION, 9139, GHOSTS_4, 59_481),
+        (CONVERSATION, 9139, LFU_RESET, 36_564),
+        (CONVERSATION, 9139, LFU_PERSIST, 52_240),
         (CONVERSATION, 9139, "belady", 105_710),
         (CONVERSATION, 18279, LRU, 80_466),
         (CONVERSATION, 18279, RESET, 82_194),
@@ -53,6 +57,7 @@ def row(name: str, policy: str, capacity: int) -> Row:
         (AGENTS, 2492, LRU, 197_088),
         (AGENTS, 2492, RESET, 196_112),
         (AGENTS, 2492, PERSIST, 196_683),
+        (AGENTS, 2492, LFU_RESET, 112_166),
         (AGENTS, 2492, "belady", 215_488),
     ],
 )

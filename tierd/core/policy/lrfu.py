@@ -7,9 +7,7 @@
   idle age of what it evicts): s = ema 2^(-idle / (2 T)), beta = 1 / (4 T). T enters the rank, never a record;
 * `decayed`: the original of Lee et al. (IEEE TC 50(12), 2001): smallest CRF, decayed to now, goes first.
 
-With accesses of weight 1 only, ema is a function of the number of accesses, so that records fall into classes
-by that number. A record that ever met another weight is sorted by -log2(1 - ema), to 1/64, and ranked by the
-middle of its step: an order that is total, and as fine as attention is exact.
+The classes are those of scores.py.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tierd.core.arrays import every
 from tierd.core.policy.base import (
-    MOST_TOUCHES,
     Common,
     FloatArray,
     IntArray,
@@ -31,10 +27,9 @@ from tierd.core.policy.base import (
     common_spec,
     in_spec,
 )
+from tierd.core.policy.scores import score, score_classes
 
 RANKINGS = ("auto", "composite", "decayed")
-STEPS_PER_HALVING = 64
-MOST_HALVINGS = 64
 DEFAULT_BETA = 0.001
 DEFAULT_ALPHA = {"auto": 0.5, "composite": 0.05, "decayed": 0.05}
 
@@ -75,19 +70,18 @@ class Lrfu:
         if self.ranking == "decayed":
             return -self._crf_now(stats, now)
         idle = (now.step - stats.last).astype(np.float64)
-        return self._priority(_score(stats), idle, now.age)
+        return self._priority(score(stats), idle, now.age)
 
-    def _priority(self, score: FloatArray, idle: FloatArray, age: float) -> FloatArray:
+    def _priority(self, scores: FloatArray, idle: FloatArray, age: float) -> FloatArray:
         beta = self.beta
         if self.ranking == "auto":
             beta = 1.0 / (4.0 * age)
-            score = score * np.exp2(-idle / (2.0 * age))
-        priority: FloatArray = (1.0 - score) * (1.0 - np.exp(-beta * idle))
+            scores = scores * np.exp2(-idle / (2.0 * age))
+        priority: FloatArray = (1.0 - scores) * (1.0 - np.exp(-beta * idle))
         return priority
 
     def classes(self, stats: Stats) -> IntArray:
-        unit, exact = stats.unit, np.minimum(stats.touches, MOST_TOUCHES)
-        return exact if every(unit) else np.where(unit, exact, MOST_TOUCHES + 1 + _step(stats.ema))
+        return score_classes(stats)
 
     def keys(self, stats: Stats) -> FloatArray:
         with np.errstate(divide="ignore"):
@@ -104,18 +98,3 @@ class Lrfu:
 
     def _crf_now(self, stats: Stats, now: Moment) -> FloatArray:
         return stats.crf * self.common.decay.factor(now.step - stats.last, now.wall_s - stats.wall)
-
-
-def _step(ema: FloatArray) -> IntArray:
-    """Number of the step of -log2(1 - ema) in which a score lies."""
-    halvings = -np.log2(np.maximum(1.0 - ema, 2.0**-MOST_HALVINGS))
-    return (halvings * STEPS_PER_HALVING).astype(np.int64)
-
-
-def _score(stats: Stats) -> FloatArray:
-    """ema where it is exact, else the middle of its step."""
-    unit, ema = stats.unit, stats.ema
-    if every(unit):
-        return ema
-    middle = 1.0 - np.exp2(-(_step(ema) + 0.5) / STEPS_PER_HALVING)
-    return np.where(unit, ema, middle)

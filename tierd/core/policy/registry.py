@@ -7,10 +7,14 @@ from collections.abc import Callable
 
 from tierd.core.errors import InvalidInput
 from tierd.core.policy.base import Parameters, Policy
+from tierd.core.policy.ema import Ema
+from tierd.core.policy.lfu import Lfu
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.lru import Lru
 
-POLICIES: dict[str, Callable[[Parameters], Policy]] = {"lrfu": Lrfu.parse, "lru": Lru.parse}
+POLICIES: dict[str, Callable[[Parameters], Policy]] = {
+    "ema": Ema.parse, "lfu": Lfu.parse, "lrfu": Lrfu.parse, "lru": Lru.parse,
+}
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _MOST_CHARACTERS = 1024
 
