@@ -62,7 +62,7 @@ class BaseClient:
         self, target: str, *, name: str = "", connect_timeout_s: float = 2.0, rpc_timeout_s: float = 5.0,
         shared_memory: Literal["auto", "never", "require"] = "auto",
         verify: Literal["always", "sampled", "never"] = "sampled", token: str = "", tls: Tls | None = None,
-        direct_reads: bool = False, cuda_pinned: bool = False,
+        direct_reads: bool = True, cuda_pinned: bool = False,
     ) -> None:
         """`target`: "unix:///path/tierd.sock" or "host:port". `name`: who it is, in the daemon's listings.
 
@@ -70,10 +70,10 @@ class BaseClient:
         where it can, `require` raises SharedMemoryUnavailable where it cannot. `verify`: of the blocks read from
         shared memory, all, one in 64 or none are compared with their checksums; what came by stream always is.
         `token`, `tls`: for TCP, where the daemon wants a bearer token and has a certificate. ConnectFailed when no
-        daemon answers, AccessDenied when it wants another token. `direct_reads`: `get` and `get_into` read what is
-        mapped without asking the daemon, which hears of these accesses twice a second (x86-64 only). `cuda_pinned`:
-        the daemon's host memory is registered with CUDA in this process, so that tensors of leases go to a GPU by
-        DMA; where that is refused they go slower.
+        daemon answers, AccessDenied when it wants another token. `direct_reads`: `get`, `get_into` and
+        `lookup` use what is mapped without asking the daemon, which hears of accesses twice a second (x86-64
+        only). `cuda_pinned`: the daemon's host memory is registered with CUDA in this process, so that tensors of
+        leases go to a GPU by DMA; where that is refused they go slower.
         """
         if shared_memory not in MODES:
             raise InvalidArgument(f"shared_memory: {shared_memory!r} is none of {', '.join(MODES)}")
@@ -109,6 +109,12 @@ class BaseClient:
     def boot_id(self) -> bytes:
         """16 bytes that are new at each start of the daemon, as of the session in use; may block as well."""
         return bytes(self.connection.current().info.boot_id)
+
+    async def _flush_accesses(self) -> int:
+        if self.reports is None:
+            return 0
+        await self.reports.flush()
+        return self.reports.waiting
 
     def _close(self) -> None:
         if not self.connection.is_inherited:
@@ -158,6 +164,11 @@ class Client(BaseClient):
         """Waits until all blocks of `put(..., wait=False)` are committed; what became of them since the last call.
         TimedOut when that takes longer; nothing is lost by it."""
         return run(_flushed(self.committer, timeout_s))
+
+    def flush_accesses(self) -> int:
+        """Tells the daemon now of the blocks that were read without it; else it hears twice a second, when a
+        sequence closes, and when the client does. Returns how many accesses wait still: no daemon answered."""
+        return run(self._flush_accesses())
 
     def close(self) -> None:
         """Gives the session up; idempotent. Leases still out keep their slots until this process ends."""
@@ -210,6 +221,10 @@ class AsyncClient(BaseClient):
     @described_by(Client.flush)
     async def flush(self, timeout_s: float = 5.0) -> Flushed:
         return await self._perform(_flushed(self.committer, timeout_s))
+
+    @described_by(Client.flush_accesses)
+    async def flush_accesses(self) -> int:
+        return await self._perform(self._flush_accesses())
 
     @described_by(Client.close)
     async def close(self) -> None:

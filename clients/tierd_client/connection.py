@@ -77,11 +77,16 @@ class Connection:
         if self._closed:
             raise ClientClosed("the client is closed")
 
-    def session(self, deadline: Deadline) -> Session:
-        """The session in use, a new one if it was lost. Raises ConnectFailed when no daemon answers."""
+    def living(self) -> Session | None:
+        """The session in use; None where a new one is to be made. Raises as `check_usable`."""
         self.check_usable()
         session = self._session
-        if session is not None and not session.is_lost():
+        return None if session is None or session.is_lost() else session
+
+    def session(self, deadline: Deadline) -> Session:
+        """The session in use, a new one if it was lost. Raises ConnectFailed when no daemon answers."""
+        session = self.living()
+        if session is not None:
             return session
         if not self._lock.acquire(timeout=deadline.left_s() + 0.001):
             raise ConnectFailed(f"{self.target}: another thread is still connecting")
@@ -96,9 +101,8 @@ class Connection:
 
     async def opened(self, deadline: Deadline) -> Session:
         """As `session`, as a step of a routine: only a new one takes time."""
-        self.check_usable()
-        session = self._session
-        if session is not None and not session.is_lost():
+        session = self.living()
+        if session is not None:
             return session
         new: Session = await Work(lambda: self.session(deadline))
         return new

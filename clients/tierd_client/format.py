@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 U8Array = NDArray[np.uint8]
 U64Array = NDArray[np.uint64]
 I64Array = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 FORMAT_VERSION = 1
 IDENTITY_BYTES = 32
@@ -217,17 +218,27 @@ def find_rows(index: NDArray[np.uint32], identity: U64Array, words: U64Array, sa
     active = np.arange(len(words))
     bucket = first_bucket(words, salt, mask)
     for _ in range(len(index)):
-        entry = index[bucket]
-        live = (entry != BUCKET_EMPTY) & (entry != BUCKET_TOMBSTONE)
-        candidate = np.where(live, entry, 1).astype(np.int64) - 1
-        match = live & (identity[candidate, 0] == words[active, 0])
-        match[match] = (identity[candidate[match], 1:] == words[active[match], 1:]).all(axis=1)
+        entry = index.take(bucket)
+        empty = entry == BUCKET_EMPTY
+        candidate = entry.astype(np.int64) - 1
+        match = same_identity(identity, candidate, words) & ~empty & (entry != BUCKET_TOMBSTONE)
         rows[active[match]] = candidate[match]
-        go_on = np.flatnonzero((entry != BUCKET_EMPTY) & ~match)
+        go_on = np.flatnonzero(~(match | empty))
         if not len(go_on):
             break
-        active, bucket = active[go_on], (bucket[go_on] + 1) & mask
+        active, words, bucket = active[go_on], words.take(go_on, 0), (bucket[go_on] + 1) & mask
     return rows
+
+
+def same_identity(identity: U64Array, rows: I64Array, words: U64Array) -> BoolArray:
+    """Whether rows hold these identities, (n, 4) words; a row out of range counts as the first or last one."""
+    equal = identity.take(rows, 0, mode="clip") == words
+    found: BoolArray = equal.view("<u4").reshape(len(rows)) == _FOUR_TRUE
+    return found
+
+
+_FOUR_TRUE = np.uint32(0x01010101)
+"""Four booleans, each a byte, that are all true."""
 
 
 def _aligned(value: int, step: int) -> int:

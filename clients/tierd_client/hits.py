@@ -13,11 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tierd_client.format import I64Array
-
-BoolArray = NDArray[np.bool_]
+from tierd_client.format import BoolArray, I64Array
 
 WHOLE = 2**32 - 1
 """A tail that reaches to the start of any chain."""

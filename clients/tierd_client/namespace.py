@@ -20,7 +20,9 @@ from tierd_client import reading
 from tierd_client.arguments import text, whole
 from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
+from tierd_client.direct import Lanes
 from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from tierd_client.format import U8Array
 from tierd_client.hints import AwaitingHints, BlockingHints, Closing
 from tierd_client.hits import hit_blocks
 from tierd_client.holding import Batch, giving_back, opening
@@ -39,11 +41,12 @@ from tierd_client.outcomes import (
     PutOutcome,
     ReadmitOutcome,
     Tier,
+    Tiers,
+    looked_up,
     outcomes_of,
     said,
     tier_number,
     tier_of,
-    tiers_of,
 )
 from tierd_client.paged_calls import AwaitingPaged, BlockingPaged
 from tierd_client.payload import Form, Made, flat_blocks, float32_bytes, writable_blocks
@@ -60,6 +63,9 @@ if TYPE_CHECKING:
 STEPS_MAX = 1_000_000
 """Decode steps that one report may fold."""
 
+TIMEOUT_S = 2.0
+"""How long a call of bytes may wait, unless it says so itself."""
+
 T = TypeVar("T")
 
 
@@ -73,7 +79,9 @@ class NamespaceRoutines:
         self.layout = layout
         self.name = text(name or layout.name, "name")
         self.fingerprint = layout.fingerprint
+        self.lanes = Lanes(self)
         self._forms = [Form.of_group(group) for group in layout.groups]
+        self._fingerprints = [layout.group_fingerprint(group) for group in range(len(layout.groups))]
 
     async def register(self) -> None:
         """Raises FailedPrecondition naming the field when the name is bound to another layout."""
@@ -111,6 +119,10 @@ class NamespaceRoutines:
                                   f"this namespace is {own[:4].hex()}...")
         return ids
 
+    def is_own(self, ids: Identities) -> bool:
+        """Whether they were made for a group of this layout."""
+        return ids.group < len(self._fingerprints) and ids.fingerprint in (b"", self._fingerprints[ids.group])
+
     def chains(self, token_ids: Any) -> list[Identities]:
         """The chains of a prompt, one per group."""
         return [chain_ids(self.layout, token_ids, group) for group in range(len(self.layout.groups))]
@@ -123,17 +135,29 @@ class NamespaceRoutines:
         return await self.make(lambda session: self._lookup(session, ids))
 
     async def _lookup(self, session: Session, ids: Identities) -> LookupResult:
-        presence: list[Presence] = []
-        bits, waits = bytearray(), list[tuple[int, int]]()
-        for start, part in batches(ids, session.info.max_ids):
-            request = blocks_pb2.LookupRequest(blocks=await self.block_ids(session, part))
-            reply = await session.call("Lookup", request)
-            presence += outcomes_of(Presence, reply.presence)
-            bits += reply.tiers
-            waits.append((start, reply.ready_in_ms))
-        hit = hit_blocks(np.frombuffer(bits, np.uint8) != 0, self.layout.groups[ids.group].hit_rule.tail)
+        presence, bits = self._look(ids)
+        unseen = np.flatnonzero(presence != Presence.READY.value)
+        waits: list[tuple[int, int]] = []
+        if len(unseen):
+            start, end = int(unseen[0]), int(unseen[-1]) + 1
+            for at, part in batches(ids[start:end], session.info.max_ids):
+                request = blocks_pb2.LookupRequest(blocks=await self.block_ids(session, part))
+                reply = await session.call("Lookup", request)
+                asked = slice(start + at, start + at + len(part))
+                presence[asked], bits[asked] = looked_up(reply.presence, reply.tiers, len(part))
+                waits.append((asked.start, reply.ready_in_ms))
+        hit = hit_blocks(bits != 0, self.layout.groups[ids.group].hit_rule.tail)
         ready_in_ms = max((wait for start, wait in waits if start < hit), default=0)
-        return LookupResult(hit, presence, tiers_of(bytes(bits)), ready_in_ms)
+        return LookupResult(hit, presence, bits, ready_in_ms)
+
+    def _look(self, ids: Identities) -> tuple[U8Array, U8Array]:
+        """Presence and tiers, as on the wire, of what the catalog in shared memory says to be in host. The rest is
+        MISS in no tier: asked for it may be elsewhere."""
+        lane = self.lanes.of(ids.group)
+        bits = np.zeros(len(ids), np.uint8) if lane is None else lane.lookup(ids.array)
+        in_host = bits & Tiers.HOST.value != 0
+        bits[~in_host] = 0
+        return np.where(in_host, Presence.READY.value, Presence.MISS.value).astype(np.uint8), bits
 
     async def lookup_chains(self, chains: Iterable[Identities]) -> ChainsHit:
         """How much of a prompt the groups can give back together, and what is to be read for it.
@@ -145,7 +169,7 @@ class NamespaceRoutines:
     # --- bytes in -------------------------------------------------------------------------------------
 
     async def put(
-        self, ids: Any, tensors: Any, tier: Tier | str | None = None, timeout_s: float = 2.0,
+        self, ids: Any, tensors: Any, tier: Tier | str | None = None, timeout_s: float = TIMEOUT_S,
         sequence: BaseSequence | str | None = None, priority: Priority | str | None = None, wait: bool = True,
     ) -> list[PutOutcome]:
         """Stores blocks, in host unless `tier` says hbm; a block is committed when its outcome is STORED.
@@ -187,7 +211,8 @@ class NamespaceRoutines:
     # --- bytes out ------------------------------------------------------------------------------------
 
     async def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, on_device: bool = False,
+        self, ids: Any, timeout_s: float = TIMEOUT_S, sequence: BaseSequence | str | None = None,
+        on_device: bool = False,
     ) -> Pinned:
         """Pins blocks where they can be read in place, promoting from below while it waits. An access.
 
@@ -202,7 +227,7 @@ class NamespaceRoutines:
         return await self.make(pin, timeout_s)
 
     async def get(
-        self, ids: Any, torch: bool = False, timeout_s: float = 2.0,
+        self, ids: Any, torch: bool = False, timeout_s: float = TIMEOUT_S,
         sequence: BaseSequence | str | None = None, device: Any = None,
     ) -> list[Any]:
         """Copies of blocks, None for each that is absent or could not be read in time.
@@ -222,7 +247,7 @@ class NamespaceRoutines:
         ]
 
     async def get_into(
-        self, ids: Any, buffers: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None,
+        self, ids: Any, buffers: Any, timeout_s: float = TIMEOUT_S, sequence: BaseSequence | str | None = None,
     ) -> list[AcquireOutcome]:
         """Copies blocks into the caller's buffers, given as in `put`, writable; LEASED means it was read. What a
         buffer holds where the outcome is another is not said."""
@@ -233,8 +258,7 @@ class NamespaceRoutines:
     async def _read(
         self, ids: Identities, sink: Sink, timeout_s: float, sequence: BaseSequence | str | None,
     ) -> list[AcquireOutcome]:
-        name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
-        return await self.make(lambda session: reading.read(self, session, ids, sink, name, wait), timeout_s)
+        return await reading.read(self, ids, sink, self.sequence_name(ids, sequence), timeout_s)
 
     # --- running requests -----------------------------------------------------------------------------
 
@@ -463,17 +487,31 @@ class Namespace(_Named, BlockingHints, BlockingPaged):
     lookup_chains = blocking(NamespaceRoutines.lookup_chains)
     put = blocking(NamespaceRoutines.put)
     get = blocking(NamespaceRoutines.get)
-    get_into = blocking(NamespaceRoutines.get_into)
     observe = blocking(NamespaceRoutines.observe)
     adopt = blocking(NamespaceRoutines.adopt)
     evict = blocking(NamespaceRoutines.evict)
     readmit = blocking(NamespaceRoutines.readmit)
     _acquire = blocking(NamespaceRoutines.acquire)
+    _get_into = blocking(NamespaceRoutines.get_into)
     _open = blocking(NamespaceRoutines.sequence)
+
+    @described_by(NamespaceRoutines.get_into)
+    def get_into(
+        self, ids: Any, buffers: Any, timeout_s: float = TIMEOUT_S, sequence: BaseSequence | str | None = None,
+    ) -> list[AcquireOutcome]:
+        outcome = None
+        if sequence is None and timeout_s == TIMEOUT_S:
+            outcome = reading.read_one(self._routines, ids, buffers)
+        if outcome is None:
+            return self._get_into(ids, buffers, timeout_s, sequence)
+        if outcome is AcquireOutcome.LOST:
+            self._perform(reading.tell_damaged(self._routines, ids, [outcome]))
+        return [outcome]
 
     @described_by(NamespaceRoutines.acquire)
     def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, on_device: bool = False,
+        self, ids: Any, timeout_s: float = TIMEOUT_S, sequence: BaseSequence | str | None = None,
+        on_device: bool = False,
     ) -> Lease:
         return Lease(self._acquire(ids, timeout_s, sequence, on_device), self._perform)
 
@@ -502,7 +540,8 @@ class AsyncNamespace(_Named, AwaitingHints, AwaitingPaged):
 
     @described_by(NamespaceRoutines.acquire)
     def acquire(
-        self, ids: Any, timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, on_device: bool = False,
+        self, ids: Any, timeout_s: float = TIMEOUT_S, sequence: BaseSequence | str | None = None,
+        on_device: bool = False,
     ) -> Opening[AsyncLease]:
         async def acquired() -> AsyncLease:
             return AsyncLease(await self._acquire(ids, timeout_s, sequence, on_device), self._perform)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, TypeVar
 
+import numpy as np
+
 from tierd_client.errors import BrokenPeer, InvalidArgument
+from tierd_client.format import U8Array
 
 
 class Tier(IntEnum):
@@ -25,6 +28,10 @@ class Tiers(IntFlag):
     HBM = 1
     HOST = 2
     SPILL = 4
+
+
+TIER_BITS_MAX = 7
+"""All tiers at once."""
 
 
 class Presence(IntEnum):
@@ -137,15 +144,34 @@ class NextUse(IntEnum):
     CLOSED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LookupResult:
     """Where blocks are. `prefix`: blocks of the hit by the group's rule, in any tier; `ready_in_ms`: estimate
-    until all of the hit can be acquired."""
+    until all of the hit can be acquired. `presence_codes`, `tier_bits`: numbers of Presence and of Tiers, uint8,
+    shape (n,); `presence` and `tiers` are lists of them, made when they are asked for."""
 
     prefix: int
-    presence: list[Presence]
-    tiers: list[Tiers]
+    presence_codes: U8Array
+    tier_bits: U8Array
     ready_in_ms: int = 0
+
+    @property
+    def presence(self) -> list[Presence]:
+        return outcomes_of(Presence, self.presence_codes.tolist())
+
+    @property
+    def tiers(self) -> list[Tiers]:
+        return tiers_of(self.tier_bits.tobytes())
+
+
+def looked_up(presence: Sequence[int], tiers: bytes, count: int) -> tuple[U8Array, U8Array]:
+    """What a Lookup of `count` identities answered. BrokenPeer when that is not what can be."""
+    codes, bits = np.array(presence, np.int64), np.frombuffer(tiers, np.uint8)
+    if not len(codes) == len(bits) == count:
+        raise BrokenPeer("Lookup: the reply is not parallel to the ids")
+    if not np.isin(codes, list(Presence)).all() or bits.max(initial=0) > TIER_BITS_MAX:
+        raise BrokenPeer("Lookup: the reply names a presence or a tier that does not exist")
+    return codes.astype(np.uint8), bits
 
 
 Outcome = TypeVar("Outcome", bound=IntEnum)

@@ -15,6 +15,7 @@ from tierd_client.layout import DTYPE_BYTES, Group
 from tierd_client.staging import DeviceSink, HostSink, Sink, copier_of
 
 _NUMPY_HAS_NOT = ("bfloat16", "float8_e4m3", "float8_e5m2")
+_UINT8 = np.dtype(np.uint8)
 _TORCH_NAMES = {"float8_e4m3": "float8_e4m3fn"}
 
 
@@ -130,6 +131,13 @@ def writable_blocks(values: Any, count: int, block_bytes: int) -> list[Any]:
         if isinstance(block, np.ndarray) and not block.flags.writeable:
             raise InvalidArgument(f"buffers[{index}]: read-only")
     return blocks
+
+
+def is_flat_room(value: Any, size: int) -> bool:
+    """Whether a value is a plain array of so many bytes that can be written as it is."""
+    if type(value) is not np.ndarray or value.dtype is not _UINT8 or value.ndim != 1 or value.size != size:
+        return False
+    return value.flags.c_contiguous and value.flags.writeable
 
 
 def is_buffer(value: Any) -> bool:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tierd_client import direct
 from tierd_client.deadline import Deadline
 from tierd_client.format import U8Array
 from tierd_client.identity import Identities, batches, some
 from tierd_client.lease import Pinned, PrivateSlots, SharedSlots
 from tierd_client.outcomes import AcquireOutcome
+from tierd_client.payload import is_flat_room
 from tierd_client.routine import Routine, Work
+from tierd_client.sequence import entered
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.staging import HostSink, Part, Sink
@@ -25,14 +26,15 @@ _NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
 
 
 async def read(
-    namespace: NamespaceRoutines, session: Session, ids: Identities, sink: Sink, sequence: str, wait: Deadline,
+    namespace: NamespaceRoutines, ids: Identities, sink: Sink, sequence: str, timeout_s: float,
 ) -> list[AcquireOutcome]:
-    """Reads in rounds: what found no room to be promoted is asked for again when others were read."""
-    outcomes = [AcquireOutcome.PENDING] * len(ids)
+    """Reads without asking what can be read so, and the rest by RPC."""
+    wait = Deadline.of(timeout_s)
     try:
-        await _read_directly(namespace, session, ids, sink, sequence, outcomes)
-        await in_rounds(outcomes, wait, lambda left: _round(
-            namespace, session, some(ids, left), Part(sink, left), sequence, wait))
+        outcomes = await _read_directly(namespace, ids, sink, sequence)
+        if outcomes.count(AcquireOutcome.LEASED) < len(ids):
+            await namespace.make(lambda session: in_rounds(outcomes, wait, lambda left: _round(
+                namespace, session, some(ids, left), Part(sink, left), sequence, wait)), timeout_s)
         return outcomes
     finally:
         if sink.pending:
@@ -55,27 +57,53 @@ async def in_rounds(
         left = [i for i in left if outcomes[i] in _NOT_NOW]
 
 
+def read_one(namespace: NamespaceRoutines, ids: Any, buffers: Any) -> AcquireOutcome | None:
+    """The shortest way of one block into a plain array, outside of any sequence, for who need not await anything.
+    None: it is to be read as any other; LOST: `tell_damaged` is left to be done."""
+    if type(ids) is not Identities or len(ids.array) != 1 or type(buffers) is not list or len(buffers) != 1:
+        return None
+    group, out, client = ids.group, buffers[0], namespace.client
+    reports = client.reports
+    if reports is None or reports.full or entered():
+        return None
+    if not namespace.is_own(ids) or not is_flat_room(out, namespace.block_bytes(ids)):
+        return None
+    lane = namespace.lanes.of(group)
+    if lane is None:
+        return None
+    identity = ids.array.tobytes()
+    outcome = lane.read_one(identity, out, client.checks)
+    if outcome is AcquireOutcome.LEASED:
+        reports.note(namespace, group, "", identity)
+    return outcome
+
+
 async def _read_directly(
-    namespace: NamespaceRoutines, session: Session, ids: Identities, sink: Sink, sequence: str,
-    outcomes: list[AcquireOutcome],
-) -> None:
-    """What can be read without asking, where the client wants that. A block that all TP ranks share is of another
-    namespace than this one: it is asked for."""
-    client = namespace.client
-    if client.reports is None or namespace.layout.groups[ids.group].replicated or not len(ids):
-        return
-    number = (await namespace.registered(session)).number
-    with session.hold():
-        found: direct.Found = await Work(lambda: direct.read(session, number, ids, sink, client.checks))
-    done, damaged = found
-    for index in done:
-        outcomes[index] = AcquireOutcome.LEASED
-    for index in damaged:
-        outcomes[index] = AcquireOutcome.LOST
-    if done:
-        client.reports.note(namespace, ids.group, sequence, [ids[index] for index in done])
-    if damaged:
-        await client.checks.report(session, await namespace.block_ids(session, ids), damaged)
+    namespace: NamespaceRoutines, ids: Identities, sink: Sink, sequence: str,
+) -> list[AcquireOutcome]:
+    """What the catalog in shared memory has ready; the rest is PENDING."""
+    client, lane = namespace.client, namespace.lanes.of(ids.group)
+    if lane is None or client.reports is None:
+        return [AcquireOutcome.PENDING] * len(ids)
+    packed, size = ids.packed(), namespace.block_bytes(ids)
+    outcomes: list[AcquireOutcome] = await Work(lambda: lane.read(packed, size, sink, client.checks))
+    if outcomes.count(AcquireOutcome.LEASED) < len(outcomes):
+        await tell_damaged(namespace, ids, outcomes)
+        packed = b"".join(ids[i] for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED)
+    if packed:
+        client.reports.note(namespace, ids.group, sequence, packed)
+        if client.reports.full:
+            await client.reports.flush()
+    return outcomes
+
+
+async def tell_damaged(namespace: NamespaceRoutines, ids: Identities, outcomes: list[AcquireOutcome]) -> None:
+    """Tells the daemon of what was read without it and found damaged, if a session knows the namespace still."""
+    lane = namespace.lanes.of(ids.group)
+    damaged = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LOST]
+    if lane is not None and damaged:
+        blocks = await namespace.block_ids(lane.session, ids)
+        await namespace.client.checks.report(lane.session, blocks, damaged)
 
 
 async def _round(

@@ -162,7 +162,7 @@ class Session:
         nothing more can be mapped."""
         if self.memory is not None and not self._settled and self.memory.is_broken():
             self.give_up()
-        return self.ended.wait(wait_s)
+        return self.ended.wait(wait_s) if wait_s else self.ended.is_set()
 
     def is_silent(self) -> bool:
         """Whether signs of life are overdue: the connection may be gone without a word."""

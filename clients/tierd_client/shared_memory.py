@@ -67,6 +67,8 @@ class SharedMemory:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._segments: dict[int, _Segment] = {}
+        self.views: dict[int, U8Array] = {}
+        """All bytes of each segment that is mapped, read-only."""
         self._catalog: U8Array | None = None
         self._opened: dict[int, OpenedHandle] = {}
         self._pinned: list[U8Array] = []
@@ -84,11 +86,6 @@ class SharedMemory:
         with contextlib.suppress(FormatError):
             return None if self._catalog is None else Table.attach(CATALOG_MAGIC, self._catalog)
         return None
-
-    def segment(self, number: int) -> U8Array | None:
-        """All bytes of a segment, read-only; None when it is not mapped."""
-        segment = self._segments.get(number)
-        return None if segment is None else segment.read
 
     def has(self, addresses: Iterable[int]) -> bool:
         """Whether all of these addresses can be looked at without asking the daemon for a segment; 0 is none."""
@@ -204,6 +201,7 @@ class SharedMemory:
         """Ends the connection and drops the views of this object; idempotent. Views of others stay."""
         self._socket.close()
         self._segments = {}
+        self.views.clear()
         self._catalog = None
         self._unpin()
         for opened in self._opened.values():
@@ -235,7 +233,8 @@ class SharedMemory:
                 self._catalog = _map(descriptors[0], os.fstat(descriptors[0]).st_size, mmap.PROT_READ)
             for (number, tier, size), descriptor in zip(listed, descriptors[1:], strict=True):
                 if number not in self._segments:
-                    self._segments[number] = _Segment(tier, size, _map(descriptor, size, mmap.PROT_READ))
+                    view = self.views[number] = _map(descriptor, size, mmap.PROT_READ)
+                    self._segments[number] = _Segment(tier, size, view)
         finally:
             _close_all(descriptors)
 

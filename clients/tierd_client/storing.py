@@ -113,8 +113,7 @@ class StockedPut:
         if reader is None:
             return frozenset()
         ids = np.frombuffer(self._batch.blocks.ids, np.uint8).reshape(-1, IDENTITY_BYTES)
-        tiers = reader.lookup(ids)
-        return frozenset() if tiers is None else frozenset((tiers & Tiers.HOST).nonzero()[0].tolist())
+        return frozenset((reader.lookup(ids) & Tiers.HOST).nonzero()[0].tolist())
 
     async def _write(self, places: Sequence[int]) -> dict[int, tuple[Slot, int]]:
         """Writes as many as there are slots: place -> slot, checksum."""

@@ -247,14 +247,13 @@ def test_the_catalog_leads_to_the_bytes(served: Client) -> None:
     reader, out = CatalogReader(table), np.empty(SIZE, np.uint8)
     number = run(ns._routines.registered(served.connection.current())).number
     for identity, block in zip(ids, data, strict=True):
-        assert reader.read_into(identity, out, memory.segment, number)
+        assert reader.read_into(identity, out, memory.views.get, (number, 0))
         assert np.array_equal(out, block)
-        assert not reader.read_into(identity, out, memory.segment, number + 1)
+        assert not reader.read_into(identity, out, memory.views.get, (number + 1, 0))
     ns.evict(ids[10:], to="spill")
     bits = reader.lookup(ids.array)
-    assert bits is not None
     assert bits.tolist() == [Tiers.HOST] * 10 + [Tiers.SPILL] * 10
-    assert not reader.read_into(ids[12], out, memory.segment)
+    assert not reader.read_into(ids[12], out, memory.views.get)
 
 
 def test_a_local_client_over_tcp_maps_memory_too(daemon: Any) -> None:

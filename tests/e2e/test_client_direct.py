@@ -14,8 +14,7 @@ import pytest
 from twins import TWINS, client_of
 
 from tierd.testing.serve import ServeProcess, StartDaemon
-from tierd_client import AcquireOutcome, Client, Layout, chain_ids, direct
-from tierd_client.routine import run
+from tierd_client import AcquireOutcome, Client, InvalidArgument, Layout, Presence, Tiers, chain_ids, direct
 from tierd_client.session import Session
 
 pytestmark = pytest.mark.skipif(
@@ -35,7 +34,7 @@ def server(module_daemon: StartDaemon) -> ServeProcess:
 @pytest.fixture(params=TWINS)
 def client(server: ServeProcess, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(direct, "REPORT_EVERY_S", 3600.0)  # only when a test wants it
-    with client_of(request.param, server.address, shared_memory="require", direct_reads=True) as client:
+    with client_of(request.param, server.address, shared_memory="require") as client:
         yield client
 
 
@@ -93,13 +92,9 @@ def test_accesses_are_counted_when_they_are_reported(client: Any, calls: Counter
         ns.get(ids[:4])
     assert _touches(client, ids) == before
     calls.clear()
-    _flush(client)
+    client.flush_accesses()
     assert calls == {"Touch": 1}
     assert _touches(client, ids) == [one + 3 for one in before[:4]] + before[4:]
-
-
-def _flush(client: Any) -> None:
-    run(client.reports.flush())
 
 
 def test_a_request_counts_once_and_is_reported_before_it_closes(client: Any) -> None:
@@ -125,7 +120,7 @@ def test_the_end_of_a_client_reports_the_rest(server: ServeProcess, client: Any)
 def test_reports_are_sent_by_the_clock(server: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any other call the daemon hears of accesses."""
     monkeypatch.setattr(direct, "REPORT_EVERY_S", 0.02)
-    with Client(server.address, direct_reads=True) as client, Client(server.address) as watcher:
+    with Client(server.address) as client, Client(server.address) as watcher:
         ns, ids, _ = _stored(client)
         before = _touches(watcher, ids)
         ns.get(ids)
@@ -138,17 +133,80 @@ def test_reports_are_sent_by_the_clock(server: ServeProcess, monkeypatch: pytest
 
 
 def test_what_waits_is_bounded(server: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When too many blocks wait to be reported, what comes more is dropped and counted; reads go on."""
+    """Who reads when too many accesses wait reports them all first: none is lost, however many there are."""
     monkeypatch.setattr(direct, "REPORT_EVERY_S", 3600.0)
     monkeypatch.setattr(direct, "NOTED_MAX", 5)
-    with Client(server.address, direct_reads=True) as client:
+    with Client(server.address) as client:
         ns, ids, data = _stored(client)
         before = _touches(client, ids)
         for _ in range(2):
             assert _equal(ns.get(ids), data)
-        assert client.reports is not None and client.reports.dropped == 2 * (BLOCKS - 5)
-        _flush(client)
-        assert sum(_touches(client, ids)) == sum(before) + 2 * 5
+        assert _touches(client, ids) == [one + 2 for one in before]
+        for _ in range(7):
+            ns.get_into(ids[:1], [np.empty(SIZE, np.uint8)])
+        assert _touches(client, ids[:1])[0] >= before[0] + 2 + 5
+        client.flush_accesses()
+        assert _touches(client, ids) == [before[0] + 9] + [one + 2 for one in before[1:]]
+        assert client.reports is not None and client.reports.dropped == 0
+
+
+def test_many_accesses_of_one_block_are_all_counted(client: Any) -> None:
+    """More reads of one block than one report may tell of are told in several."""
+    ns, ids, _ = _stored(client)
+    before = _touches(client, ids[:1])
+    out = np.empty(SIZE, np.uint8)
+    for _ in range(2 * direct.COUNT_MAX + 1):
+        assert ns.get_into(ids[:1], [out]) == [AcquireOutcome.LEASED]
+    client.flush_accesses()
+    assert _touches(client, ids[:1]) == [before[0] + 2 * direct.COUNT_MAX + 1]
+
+
+def test_one_block_into_a_plain_array(client: Any, calls: Counter[str]) -> None:
+    """The shortest way gives a block's bytes without a call; what does not fit it is read, or refused, as ever."""
+    ns, ids, data = _stored(client)
+    calls.clear()
+    out = np.zeros(SIZE, np.uint8)
+    assert ns.get_into(ids[3:4], [out]) == [AcquireOutcome.LEASED]
+    assert np.array_equal(out, data[3])
+    assert not calls
+    with pytest.raises(InvalidArgument, match="buffers"):
+        ns.get_into(ids[3:4], [np.zeros(SIZE - 1, np.uint8)])
+    out.flags.writeable = False
+    with pytest.raises(InvalidArgument, match="read-only"):
+        ns.get_into(ids[3:4], [out])
+    strided = np.zeros(2 * SIZE, np.uint8)[::2]
+    with pytest.raises(InvalidArgument, match="contiguous"):
+        ns.get_into(ids[3:4], [strided])
+    with pytest.raises(InvalidArgument, match="ids"):
+        ns.get_into(chain_ids(Layout.opaque(block_bytes=SIZE, block_tokens=16), range(16)), [strided])
+
+
+def test_what_is_mapped_is_found_without_a_call(client: Any, calls: Counter[str]) -> None:
+    """Lookup of what is in memory makes no call; it asks for the rest, and both together make the answer."""
+    ns, ids, _ = _stored(client)
+    calls.clear()
+    found = ns.lookup(ids)
+    assert (found.prefix, found.presence) == (BLOCKS, [Presence.READY] * BLOCKS)
+    assert found.tiers == [Tiers.HOST] * BLOCKS
+    assert not calls
+    ns.evict(ids[9:])
+    calls.clear()
+    found = ns.lookup(ids)
+    assert calls == {"Lookup": 1}
+    assert found.prefix == BLOCKS
+    assert found.presence == [Presence.READY] * 9 + [Presence.BELOW] * 3
+    assert found.tiers == [Tiers.HOST] * 9 + [Tiers.SPILL] * 3
+
+
+def test_reads_that_ask_are_there_for_who_wants_them(server: ServeProcess, calls: Counter[str]) -> None:
+    """Without direct reads each read is told when it is made."""
+    with Client(server.address, direct_reads=False) as client:
+        ns, ids, data = _stored(client)
+        before = _touches(client, ids)
+        calls.clear()
+        assert _equal(ns.get(ids), data)
+        assert calls == {"Acquire": 1, "Release": 1}
+        assert _touches(client, ids) == [one + 1 for one in before]
 
 
 def test_direct_reads_see_no_other_bytes_under_churn(server: ServeProcess) -> None:
@@ -171,7 +229,7 @@ def test_direct_reads_see_no_other_bytes_under_churn(server: ServeProcess) -> No
     thread = threading.Thread(target=churn)
     thread.start()
     try:
-        with Client(server.address, direct_reads=True, verify="never") as client:
+        with Client(server.address, verify="never") as client:
             ns = client.namespace(layout)
             for _ in range(150):
                 for number, block in enumerate(ns.get(ids, timeout_s=0)):

@@ -107,6 +107,7 @@ def test_a_cold_daemon_serves_what_another_spilled(daemon: StartDaemon, valkey: 
         serve(ns, prompts)
         until(lambda: client.admin.occupancy().moves_in_flight == 0)
         of_warm = serve(ns, prompts)
+        client.flush_accesses()
         (told,) = client.admin.describe(prompts[0][:1])
         assert told is not None and told.touches > 50
     warm.terminate()
@@ -117,6 +118,7 @@ def test_a_cold_daemon_serves_what_another_spilled(daemon: StartDaemon, valkey: 
         print("hit rates: warm", of_warm, "cold", of_cold)
         assert of_cold > of_warm - 0.02
         assert of_cold > 0.9
+        client.flush_accesses()
         (found,) = client.admin.describe(prompts[0][:1])
         assert found is not None and found.touches == told.touches + len(prompts) // 4
         blocks, of_others, own_bytes = spilled(client)

@@ -22,7 +22,8 @@ from tierd_client.format import (
     words_of,
 )
 
-ROWS, BUCKETS, SIZE, NAMESPACE = 64, 128, 4096, 7
+ROWS, BUCKETS, SIZE, NAMESPACE, GROUP = 64, 128, 4096, 7, 3
+OWNER = NAMESPACE, GROUP
 HBM, HOST, SPILL = 0, 1, 2
 HOST_SEGMENT = 3
 
@@ -47,7 +48,7 @@ class Daemon:
         table["identity"][row] = identity
         table["sequence"][row] = 2
         table["size"][row] = SIZE
-        table["namespace"][row] = NAMESPACE
+        table["namespace"][row], table["group"][row] = OWNER
         table["state"][tier, row] = state
         table["address"][tier, row] = HOST_SEGMENT << 48 | row * SIZE
         table["generation"][tier, row] = 100 + row
@@ -68,7 +69,7 @@ def test_a_block_is_read_by_identity(daemon: Daemon) -> None:
     ids = [daemon.add(row) for row in range(ROWS - 1)]
     reader, out = CatalogReader(daemon.table), np.empty(SIZE, np.uint8)
     for row, identity in enumerate(ids):
-        assert reader.read_into(identity, out, daemon.view, NAMESPACE)
+        assert reader.read_into(identity, out, daemon.view, OWNER)
         assert (out == row).all()
     assert not reader.read_into(daemon.ids[ROWS - 1].tobytes(), out, daemon.view)
 
@@ -81,14 +82,14 @@ def test_a_probe_goes_over_tombstones(daemon: Daemon) -> None:
     daemon.table["index"][first] = BUCKET_TOMBSTONE
     reader = CatalogReader(daemon.table)
     assert reader.find(identity) == 1
-    assert reader.lookup(daemon.ids[1][None]).tolist() == [2]  # type: ignore[union-attr]
+    assert reader.lookup(daemon.ids[1][None]).tolist() == [2]
 
 
 def _refused(change: Callable[[Daemon], None]) -> bool:
     daemon = Daemon()
     identity = daemon.add(4)
     change(daemon)
-    return not CatalogReader(daemon.table).read_into(identity, np.empty(SIZE, np.uint8), daemon.view, NAMESPACE)
+    return not CatalogReader(daemon.table).read_into(identity, np.empty(SIZE, np.uint8), daemon.view, OWNER)
 
 
 def _set(column: str, value: int) -> Callable[[Daemon], None]:
@@ -102,14 +103,15 @@ def _set_copy(column: str, value: int) -> Callable[[Daemon], None]:
 @pytest.mark.parametrize(
     "change",
     [
-        _set("sequence", 3), _set("size", SIZE - 1), _set("namespace", 8), _set_copy("state", STATE_FILLING),
-        _set_copy("address", 9 << 48), _set_copy("address", HOST_SEGMENT << 48 | ROWS * SIZE - 1),
+        _set("sequence", 3), _set("size", SIZE - 1), _set("namespace", 8), _set("group", 4),
+        _set_copy("state", STATE_FILLING), _set_copy("address", 9 << 48),
+        _set_copy("address", HOST_SEGMENT << 48 | ROWS * SIZE - 1),
         lambda daemon: daemon.table.words.__setitem__(WORD_INDEX_EPOCH, 1),
     ],
-    ids=["odd", "size", "namespace", "filling", "segment", "bounds", "rebuild"],
+    ids=["odd", "size", "namespace", "group", "filling", "segment", "bounds", "rebuild"],
 )
 def test_what_cannot_be_read_soundly_is_not_read(change: Callable[[Daemon], None]) -> None:
-    """A record being written, of another size or namespace, not READY, not mapped, out of its segment, or
+    """A record being written, of another size, namespace or group, not READY, not mapped, out of its segment, or
     under an index being rebuilt is left to the daemon."""
     assert not _refused(lambda daemon: None)
     assert _refused(change)
@@ -128,12 +130,24 @@ def test_a_change_during_the_copy_is_noticed(daemon: Daemon, column: str) -> Non
     assert not CatalogReader(daemon.table).read_into(identity, np.empty(SIZE, np.uint8), view)
 
 
+@pytest.mark.parametrize("count", [1, ROWS - 1])
+def test_places_are_those_of_single_blocks(daemon: Daemon, count: int) -> None:
+    """Several identities are found at the places at which each alone is, and what is not there has none."""
+    for row in range(count):
+        daemon.add(row, HBM if row % 5 == 0 else HOST, STATE_FILLING if row % 7 == 6 else STATE_READY)
+    reader, packed = CatalogReader(daemon.table), daemon.ids[: count + 1].tobytes()
+    alone = [reader.place(identity.tobytes(), SIZE, OWNER) for identity in daemon.ids[: count + 1]]
+    assert reader.places(packed, SIZE, OWNER) == alone
+    assert alone[0] is not None
+    assert alone[count] is None
+
+
 def test_an_index_that_moves_during_the_probe_is_noticed(daemon: Daemon) -> None:
-    """A batched lookup during which the index was rebuilt gives None, not bits."""
+    """A batched lookup during which the index was rebuilt finds nothing."""
     daemon.add(4)
     reader = CatalogReader(daemon.table)
     daemon.table.words[WORD_INDEX_EPOCH] = 1
-    assert reader.lookup(daemon.ids[:8]) is None
+    assert not reader.lookup(daemon.ids[:8]).any()
 
 
 def test_a_batched_lookup_tells_tiers(daemon: Daemon) -> None:
@@ -146,6 +160,5 @@ def test_a_batched_lookup_tells_tiers(daemon: Daemon) -> None:
     daemon.table["sequence"][4] = 3
     daemon.add(5)
     daemon.table["namespace"][5] = NAMESPACE + 1
-    bits = CatalogReader(daemon.table).lookup(daemon.ids[:7], NAMESPACE)
-    assert bits is not None
+    bits = CatalogReader(daemon.table).lookup(daemon.ids[:7], OWNER)
     assert bits.tolist() == [1, 2 | 4, 4, 0, 0, 0, 0]
