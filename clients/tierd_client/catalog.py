@@ -26,6 +26,7 @@ from tierd_client.format import (
     STATE_READY,
     TIERS,
     WORD_INDEX_EPOCH,
+    WORD_REACH,
     WORD_SALT,
     BoolArray,
     I64Array,
@@ -55,8 +56,8 @@ Owner = tuple[int, int]
 Place = tuple[int, int, int, int, int, int]
 """A READY copy as it was found: row, sequence word, plane, generation, address, checksum. A plain tuple, made for
 each block that is read."""
-CHECKSUM = 5
-"""Its index in a Place."""
+PLANE, CHECKSUM = 2, 5
+"""Where these are in a Place."""
 
 
 class CatalogReader:
@@ -166,13 +167,14 @@ class CatalogReader:
     def lookup(self, ids: U8Array, owner: Owner | None = None) -> U8Array:
         """A bit per tier with a READY copy (1 hbm, 2 host, 4 spill) for each of the packed identities (n, 32).
 
-        What is not known, was just being written, or could not be looked for because the index moved, reads as 0.
+        What is not known, was just being written, or could not be looked for because the index moved, reads as 0;
+        so does the bit of a spill tier that is down.
         """
         rows, sequence, sound = self._sound(words_of(ids), owner)
         bits = _ready_bits(self._table["state"], rows)
         sound &= self._table["sequence"].take(rows) == sequence
         bits[~sound] = 0
-        return bits
+        return bits & np.uint8(self._words[WORD_REACH])
 
     def _sound(
         self, words: NDArray[np.uint64], owner: Owner | None,

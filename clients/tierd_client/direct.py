@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierd_client.catalog import CHECKSUM, CatalogReader, Owner
-from tierd_client.checks import Checks
+from tierd_client.catalog import CHECKSUM, HBM_PLANE, PLANE, CatalogReader, Owner
 from tierd_client.errors import TierdClientError, Unavailable
 from tierd_client.format import IDENTITY_BYTES, U8Array
-from tierd_client.hints import touch
+from tierd_client.hints import NO_HITS, Hits, report
 from tierd_client.identity import Identities
 from tierd_client.outcomes import AcquireOutcome
 from tierd_client.routine import run
@@ -41,19 +40,26 @@ COUNT_MAX = 64
 ORDERED_MACHINES = ("x86_64", "AMD64")
 """Where loads and stores keep their order, which an optimistic reader needs."""
 
-_Key = tuple["NamespaceRoutines", int, str]
+Key = tuple["NamespaceRoutines", int, str]
 
 
 class Lane:
-    """The way to blocks of one group in one session without asking. Nothing in it may wait."""
+    """The way to blocks of one group in one session without asking. What it reads it reports. Nothing in it may
+    wait."""
 
-    def __init__(self, session: Session, memory: SharedMemory, reader: CatalogReader, owner: Owner) -> None:
+    def __init__(
+        self, namespace: NamespaceRoutines, group: int, session: Session, memory: SharedMemory,
+        reader: CatalogReader, owner: Owner, reports: Reports,
+    ) -> None:
         self.session = session
+        self.reports = reports
+        self._namespace, self._group = namespace, group
+        self._checks = namespace.client.checks
         self._views = memory.views
         self._reader = reader
         self._owner = owner
 
-    def read_one(self, identity: bytes, out: U8Array, checks: Checks) -> AcquireOutcome | None:
+    def read_one(self, identity: bytes, out: U8Array) -> AcquireOutcome | None:
         """Copies one block that the catalog has ready: LEASED, or LOST where it was found damaged. None: ask.
 
         Nothing need be held meanwhile: a view keeps its mapping, and what is re-used no longer `holds`.
@@ -61,22 +67,32 @@ class Lane:
         place = self._reader.place(identity, out.size, self._owner)
         if place is None or not self._reader.copy(place, out, self._views.get):
             return None
-        return AcquireOutcome.LEASED if checks.passes(out, place[CHECKSUM]) else AcquireOutcome.LOST
+        if not self._checks.passes(out, place[CHECKSUM]):
+            return AcquireOutcome.LOST
+        self.reports.note((self._namespace, self._group, ""), identity, place[PLANE] == HBM_PLANE)
+        return AcquireOutcome.LEASED
 
-    def read(self, packed: bytes, size: int, sink: Sink, checks: Checks) -> list[AcquireOutcome]:
-        """The same for several: LEASED, or LOST where a block was found damaged. The rest is PENDING."""
+    def read(self, packed: bytes, size: int, sink: Sink, sequence: str) -> list[AcquireOutcome]:
+        """The same for several, in a sequence or none. The rest is PENDING."""
         places = self._reader.places(packed, size, self._owner)
         outcomes = [AcquireOutcome.PENDING] * len(places)
-        begin, copy, view_of = sink.begin, self._reader.copy, self._views.get
-        leased, lost = AcquireOutcome.LEASED, AcquireOutcome.LOST
+        begin, copy, view_of, passes = sink.begin, self._reader.copy, self._views.get, self._checks.passes
+        leased, lost, hbm_blocks = AcquireOutcome.LEASED, AcquireOutcome.LOST, 0
         for index, place in enumerate(places):
             if place is None or not copy(place, out := begin(index), view_of):
                 continue
-            if checks.passes(out, place[CHECKSUM]):
+            if passes(out, place[CHECKSUM]):
                 sink.ready()
                 outcomes[index] = leased
+                hbm_blocks += place[PLANE] == HBM_PLANE
             else:
                 outcomes[index] = lost
+        if outcomes.count(leased) < len(outcomes):
+            packed = b"".join(
+                packed[at * IDENTITY_BYTES : (at + 1) * IDENTITY_BYTES]
+                for at, outcome in enumerate(outcomes) if outcome is leased)
+        if packed:
+            self.reports.note((self._namespace, self._group, sequence), packed, hbm_blocks)
         return outcomes
 
     def lookup(self, ids: U8Array) -> U8Array:
@@ -93,8 +109,8 @@ class Lanes:
 
     def of(self, group: int) -> Lane | None:
         """None where blocks are asked for: nothing is mapped, the session must be made anew or does not know the
-        namespace, the machine keeps no order, or all TP ranks share the blocks, which are of another namespace
-        then. Raises in a forked child and after the client's end."""
+        namespace, the machine keeps no order, or the blocks are of the namespace of TP rank 0. Raises in a forked
+        child and after the client's end."""
         session = self._namespace.client.connection.living()
         lane = self._made.get(group)
         if lane is None or lane.session is not session:
@@ -104,10 +120,12 @@ class Lanes:
     def _make(self, session: Session, group: int) -> Lane | None:
         namespace = self._namespace
         known, memory, reader = session.namespaces.get(namespace.fingerprint), session.memory, reader_of(session)
-        replicated, wanted = namespace.layout.groups[group].replicated, namespace.client.reports is not None
-        if known is None or memory is None or reader is None or replicated or not wanted:
+        reports, layout = namespace.client.reports, namespace.layout
+        elsewhere = layout.groups[group].replicated and layout.home != layout
+        if known is None or memory is None or reader is None or reports is None or elsewhere:
             return None
-        lane = self._made[group] = Lane(session, memory, reader, (known.number, group))
+        owner = (known.number, group)
+        lane = self._made[group] = Lane(namespace, group, session, memory, reader, owner, reports)
         return lane
 
 
@@ -119,14 +137,14 @@ def reader_of(session: Session) -> CatalogReader | None:
     return session.catalog
 
 
-
 class Reports:
     """Accesses that the daemon has not heard of. Thread-safe; `dropped`: those that it never will."""
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._noted: list[tuple[_Key, bytes]] = []
+        self._noted: list[tuple[Key, bytes]] = []
         self._size = 0
+        self._hbm_hits, self._host_hits = NO_HITS
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -141,13 +159,16 @@ class Reports:
         """Whether so many accesses wait that they are to be flushed."""
         return self._size >= NOTED_MAX * IDENTITY_BYTES
 
-    def note(self, namespace: NamespaceRoutines, group: int, sequence: str, packed: bytes) -> None:
-        """Blocks that were read, packed. The first ones start the thread that reports."""
+    def note(self, key: Key, packed: bytes, hbm_blocks: int) -> None:
+        """Blocks that were read, packed; how many of them out of hbm. The first ones start the thread that reports.
+        """
         if self._thread is None:
             self._start()
         with self._lock:
-            self._noted.append(((namespace, group, sequence), packed))
+            self._noted.append((key, packed))
             self._size += len(packed)
+            self._hbm_hits += hbm_blocks
+            self._host_hits += len(packed) // IDENTITY_BYTES - hbm_blocks
 
     async def flush(self, sequence: str | None = None) -> None:
         """Reports what was noted; only that of a sequence which is about to close, when it is given."""
@@ -155,12 +176,14 @@ class Reports:
             fingerprint = namespace.layout.group_fingerprint(group)
             for part in _rounds(counts, once=bool(name)):
                 packed = np.frombuffer(b"".join(part), np.uint8).reshape(-1, IDENTITY_BYTES)
+                hits = self._taken_hits()
                 try:
                     ids = Identities(packed, fingerprint, group)
-                    await touch(namespace, ids, None if name else list(part.values()), name)
+                    await report(namespace, ids, None if name else list(part.values()), name, hits)
                 except Unavailable:
-                    self._keep((namespace, group, name), part)
+                    self._keep((namespace, group, name), part, hits)
                 except TierdClientError:
+                    self._keep((namespace, group, name), {}, hits)
                     self.dropped += sum(part.values())
 
     def close(self) -> None:
@@ -171,22 +194,30 @@ class Reports:
             thread.join(REPORT_EVERY_S)
             run(self.flush())
 
-    def _taken(self, sequence: str | None) -> dict[_Key, Counter[bytes]]:
+    def _taken(self, sequence: str | None) -> dict[Key, Counter[bytes]]:
         """What was noted, each block with how often it was."""
         with self._lock:
             noted = self._noted
             self._noted = [one for one in noted if sequence is not None and one[0][2] != sequence]
             self._size = sum(len(packed) for _, packed in self._noted)
-        taken: dict[_Key, Counter[bytes]] = {}
+        taken: dict[Key, Counter[bytes]] = {}
         for key, packed in noted:
             if sequence is None or key[2] == sequence:
                 starts = range(0, len(packed), IDENTITY_BYTES)
                 taken.setdefault(key, Counter()).update(packed[at : at + IDENTITY_BYTES] for at in starts)
         return taken
 
-    def _keep(self, key: _Key, counts: dict[bytes, int]) -> None:
+    def _taken_hits(self) -> Hits:
+        with self._lock:
+            hits = self._hbm_hits, self._host_hits
+            self._hbm_hits, self._host_hits = NO_HITS
+        return hits
+
+    def _keep(self, key: Key, counts: dict[bytes, int], hits: Hits) -> None:
         """Until a daemon is there again, as long as there is room and the client is not closing."""
         with self._lock:
+            self._hbm_hits += hits[0]
+            self._host_hits += hits[1]
             if self.full or self._closing.is_set():
                 self.dropped += sum(counts.values())
                 return

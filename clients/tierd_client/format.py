@@ -40,6 +40,8 @@ _JSON_OFFSET = 256
 
 # Mutable 64-bit words of a header, by index. Catalog: INDEX_EPOCH is odd while the index is rebuilt.
 WORD_ROWS, WORD_BUCKETS, WORD_SALT, WORD_POLICY_EPOCH, WORD_INDEX_EPOCH = 0, 1, 2, 3, 4
+# REACH has a bit per tier whose copies can be reached; 0: written by a daemon that does not say.
+WORD_REACH = 11
 # Ghost table: WORD_ROWS is the capacity; the ring holds entries HEAD .. TAIL-1, modulo the capacity.
 WORD_HEAD, WORD_TAIL = 5, 6
 WORDS = 24

@@ -62,38 +62,28 @@ def read_one(namespace: NamespaceRoutines, ids: Any, buffers: Any) -> AcquireOut
     None: it is to be read as any other; LOST: `tell_damaged` is left to be done."""
     if type(ids) is not Identities or len(ids.array) != 1 or type(buffers) is not list or len(buffers) != 1:
         return None
-    group, out, client = ids.group, buffers[0], namespace.client
-    reports = client.reports
-    if reports is None or reports.full or entered():
+    out = buffers[0]
+    if entered() or not namespace.is_own(ids) or not is_flat_room(out, namespace.block_bytes(ids)):
         return None
-    if not namespace.is_own(ids) or not is_flat_room(out, namespace.block_bytes(ids)):
+    lane = namespace.lanes.of(ids.group)
+    if lane is None or lane.reports.full:
         return None
-    lane = namespace.lanes.of(group)
-    if lane is None:
-        return None
-    identity = ids.array.tobytes()
-    outcome = lane.read_one(identity, out, client.checks)
-    if outcome is AcquireOutcome.LEASED:
-        reports.note(namespace, group, "", identity)
-    return outcome
+    return lane.read_one(ids.array.tobytes(), out)
 
 
 async def _read_directly(
     namespace: NamespaceRoutines, ids: Identities, sink: Sink, sequence: str,
 ) -> list[AcquireOutcome]:
     """What the catalog in shared memory has ready; the rest is PENDING."""
-    client, lane = namespace.client, namespace.lanes.of(ids.group)
-    if lane is None or client.reports is None:
+    lane = namespace.lanes.of(ids.group)
+    if lane is None:
         return [AcquireOutcome.PENDING] * len(ids)
     packed, size = ids.packed(), namespace.block_bytes(ids)
-    outcomes: list[AcquireOutcome] = await Work(lambda: lane.read(packed, size, sink, client.checks))
-    if outcomes.count(AcquireOutcome.LEASED) < len(outcomes):
+    outcomes: list[AcquireOutcome] = await Work(lambda: lane.read(packed, size, sink, sequence))
+    if AcquireOutcome.LOST in outcomes:
         await tell_damaged(namespace, ids, outcomes)
-        packed = b"".join(ids[i] for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED)
-    if packed:
-        client.reports.note(namespace, ids.group, sequence, packed)
-        if client.reports.full:
-            await client.reports.flush()
+    if lane.reports.full:
+        await lane.reports.flush()
     return outcomes
 
 

@@ -14,7 +14,7 @@ import pytest
 from twins import TWINS, client_of
 
 from tierd.testing.serve import ServeProcess, StartDaemon
-from tierd_client import AcquireOutcome, Client, InvalidArgument, Layout, Presence, Tiers, chain_ids, direct
+from tierd_client import AcquireOutcome, Client, InvalidArgument, Layout, Presence, Tier, Tiers, chain_ids, direct
 from tierd_client.session import Session
 
 pytestmark = pytest.mark.skipif(
@@ -159,6 +159,26 @@ def test_many_accesses_of_one_block_are_all_counted(client: Any) -> None:
         assert ns.get_into(ids[:1], [out]) == [AcquireOutcome.LEASED]
     client.flush_accesses()
     assert _touches(client, ids[:1]) == [before[0] + 2 * direct.COUNT_MAX + 1]
+
+
+def test_hits_are_those_of_the_tier_that_was_read(client: Any) -> None:
+    """What is read without a call counts as a hit of its tier once it is reported, however often, in a sequence or
+    not."""
+    ns, ids, _ = _stored(client)
+    before = _hits(client)
+    ns.get(ids)
+    ns.get_into(ids[:1], [np.empty(SIZE, np.uint8)])
+    client.flush_accesses()
+    assert _hits(client) == before + BLOCKS + 1
+    with ns.sequence("counted", ids):
+        ns.get(ids)
+        ns.get(ids)
+    assert _hits(client) == before + 3 * BLOCKS + 1
+
+
+def _hits(client: Any) -> int:
+    hits: int = client.admin.occupancy().tiers[Tier.HOST].hits_total
+    return hits
 
 
 def test_one_block_into_a_plain_array(client: Any, calls: Counter[str]) -> None:

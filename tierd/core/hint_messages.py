@@ -26,12 +26,14 @@ class Unpin:
 @dataclass(frozen=True, slots=True)
 class Touch:
     """Accesses that were served elsewhere. `counts`: per id, by how many requests; in a sequence each counts
-    once."""
+    once. `hbm_hits`, `host_hits`: blocks that the client read out of these tiers by the catalog."""
 
     session: int
     blocks: Ids
     counts: NDArray[np.int64]
     sequence: str = ""
+    hbm_hits: int = 0
+    host_hits: int = 0
 
 
 @dataclass(frozen=True, slots=True)

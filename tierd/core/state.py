@@ -191,7 +191,7 @@ class State:
         self.reports: dict[int, Report] = {}
         self.reports_step = -1
         self.effects: list[Effect] = []
-        self.outage = Outage(settings.spill_grace_s)
+        self.outage = Outage(settings.spill_grace_s, tables.catalog.words)
         self.spill_attached = settings.spill_attached
         self.storing = Storing(
             STORED_FROM[settings.spill_write], Allowance(settings.spill_bytes_per_s),
@@ -276,7 +276,7 @@ class State:
     def reach(self) -> np.uint8:
         """Bits of the tiers that can be reached: what lies only in a spill tier that is down is known, but no
         hit."""
-        return np.uint8(7 if self.spill_up else 3)
+        return self.outage.reach
 
     # --- pins ---------------------------------------------------------------------------------------
 

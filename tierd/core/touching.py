@@ -1,4 +1,5 @@
-"""Touch: accesses that were served elsewhere, by the engine's own cache. Records change, no copy moves."""
+"""Touch: accesses that were served elsewhere, by the engine's own cache or by the catalog without a call. Records
+change, no copy moves."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import numpy as np
 from tierd.core import statistics
 from tierd.core.arrays import every, first_of_each, indices
 from tierd.core.hashindex import NO_ROW
-from tierd.core.messages import Touch, Touched
+from tierd.core.messages import Tier, Touch, Touched
 from tierd.core.sequences import begin_request, first_in
 from tierd.core.state import State
 from tierd_client.format import U8Array
@@ -25,6 +26,9 @@ def touch(state: State, command: Touch) -> Touched:
     known = rows != NO_ROW
     places = first_of_each(indices(known & (counts > 0)), rows)
     state.touch(rows[places], counts[places])
+    for tier, hits in ((Tier.HBM, command.hbm_hits), (Tier.HOST, command.host_hits)):
+        if tier in state.tiers:
+            state.tiers[tier].counters.hits += hits
     ghosts = 0 if every(known) else _touch_ghosts(state, blocks.ids[~known], counts[~known])
     return Touched(state.clock.step, len(places), ghosts)
 

@@ -196,7 +196,8 @@ def touch(request: pb.TouchRequest, max_ids: int) -> m.Touch:
     wrong = np.flatnonzero((counts < 1) | (counts > TOUCHES_MAX))
     if len(wrong):
         raise InvalidInput(f"counts[{wrong[0]}]", f"{counts[wrong[0]]} is not from 1 to {TOUCHES_MAX}")
-    return m.Touch(session(request.session), blocks, counts, name)
+    return m.Touch(
+        session(request.session), blocks, counts, name, request.read_hbm_blocks, request.read_host_blocks)
 
 
 def prefetch(request: pb.PrefetchRequest, max_ids: int) -> m.Prefetch:

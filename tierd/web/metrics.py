@@ -135,7 +135,8 @@ METRICS = (
            lambda snapshot: [((_name(tier),), int(up)) for tier, up in snapshot.serving.items()]),
     Metric("tierd_spill_outages_total", (), "Times that the breaker of the spill tier opened.",
            _whole(lambda snapshot: snapshot.measures.spill_outages)),
-    Metric("tierd_hits_total", ("tier",), "Acquired blocks that were leased in the tier.",
+    Metric("tierd_hits_total", ("tier",), "Blocks that were read in the tier: leased, or read by the "
+           "catalog and reported.",
            _each_tier(lambda one: one.hits_total)),
     Metric("tierd_misses_total", (), "Acquired blocks of which no copy was known.",
            _whole(lambda snapshot: snapshot.occupancy.misses_total)),

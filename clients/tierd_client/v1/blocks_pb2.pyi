@@ -644,16 +644,20 @@ class UnpinResponse(_message.Message):
     def __init__(self, unpinned_blocks: _Optional[int] = ...) -> None: ...
 
 class TouchRequest(_message.Message):
-    __slots__ = ("session", "blocks", "counts", "sequence")
+    __slots__ = ("session", "blocks", "counts", "sequence", "read_hbm_blocks", "read_host_blocks")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    READ_HBM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    READ_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     counts: _containers.RepeatedScalarFieldContainer[int]
     sequence: str
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., counts: _Optional[_Iterable[int]] = ..., sequence: _Optional[str] = ...) -> None: ...
+    read_hbm_blocks: int
+    read_host_blocks: int
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., counts: _Optional[_Iterable[int]] = ..., sequence: _Optional[str] = ..., read_hbm_blocks: _Optional[int] = ..., read_host_blocks: _Optional[int] = ...) -> None: ...
 
 class TouchResponse(_message.Message):
     __slots__ = ("step", "touched_blocks", "touched_ghosts")

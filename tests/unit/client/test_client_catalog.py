@@ -14,6 +14,7 @@ from tierd_client.format import (
     STATE_FILLING,
     STATE_READY,
     WORD_INDEX_EPOCH,
+    WORD_REACH,
     WORD_SALT,
     Table,
     U8Array,
@@ -35,6 +36,7 @@ class Daemon:
         columns = catalog_columns(ROWS, BUCKETS)
         self.table = Table.create(CATALOG_MAGIC, columns)
         self.table.words[WORD_SALT] = 0x1234
+        self.table.words[WORD_REACH] = 0b111
         self.segment = np.zeros(ROWS * SIZE, np.uint8)
         self.ids = np.random.default_rng(5).integers(0, 256, (ROWS, 32), np.uint8)
 
@@ -162,3 +164,12 @@ def test_a_batched_lookup_tells_tiers(daemon: Daemon) -> None:
     daemon.table["namespace"][5] = NAMESPACE + 1
     bits = CatalogReader(daemon.table).lookup(daemon.ids[:7], OWNER)
     assert bits.tolist() == [1, 2 | 4, 4, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("reach", "seen"), [(0b111, 0b110), (0b011, 0b010), (0, 0)])
+def test_a_lookup_shows_only_tiers_that_can_be_reached(daemon: Daemon, reach: int, seen: int) -> None:
+    """A copy in a spill tier that is down is not shown, and of a daemon that does not say it nothing is."""
+    daemon.add(0)
+    daemon.table["state"][SPILL, 0] = STATE_READY
+    daemon.table.words[WORD_REACH] = reach
+    assert CatalogReader(daemon.table).lookup(daemon.ids[:1], OWNER).tolist() == [seen]

@@ -11,6 +11,7 @@ from engine_driver import BLOCK, SESSION, Driver, identity, ids_of
 from tierd.core import messages as m
 from tierd.core.engine import Engine, EngineSettings, TierSpec
 from tierd.core.invariants import check
+from tierd_client.format import WORD_REACH
 
 RECORD = m.Record(touches=3, last=900, wall=990.0, ema=0.2, crf=1.5)
 
@@ -190,6 +191,17 @@ def test_nothing_is_adopted_while_down() -> None:
     driver.step(m.SpillState(up=False))
     assert adopt(driver, [1]) == 0
     assert driver.tiers(1) == set()
+
+
+def test_readers_of_the_catalog_are_told_which_tiers_can_be_reached() -> None:
+    """The word of the header has the spill tier's bit while that tier is up."""
+    driver = Driver(2, spill=2)
+    words = driver.tables.catalog.words
+    assert words[WORD_REACH] == 0b111
+    driver.step(m.SpillState(up=False))
+    assert words[WORD_REACH] == 0b011
+    driver.step(m.SpillState(up=True))
+    assert words[WORD_REACH] == 0b111
 
 
 # --- a store that is given up ---------------------------------------------------------------------------

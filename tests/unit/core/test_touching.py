@@ -58,3 +58,14 @@ def test_a_touch_learns_which_block_stands_before_another() -> None:
         view = driver.describe(1)
         assert view is not None and view.parent == parent
         driver.step(m.Touch(SESSION, ids_of([0, 1], chain=True), np.array([1, 1], np.uint32)))
+
+
+def test_what_was_read_by_the_catalog_is_a_hit_of_its_tier() -> None:
+    """Hits that a client tells of are added to those of their tiers, without a lease; of a tier that is off they
+    are forgotten."""
+    driver = Driver(host=2)
+    driver.put([0])
+    driver.step(m.Touch(SESSION, ids_of([0]), np.array([1], np.uint32), hbm_hits=2, host_hits=3))
+    told = driver.step(m.Occupancy())
+    assert isinstance(told, m.OccupancyReply)
+    assert [(tier.tier, tier.hits_total) for tier in told.tiers] == [(m.Tier.HOST, 3)]
