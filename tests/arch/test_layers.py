@@ -80,7 +80,10 @@ CONFINED: dict[str, tuple[str, ...]] = {
 }
 """Libraries that only these files may import."""
 
-TORCH_AT_ONCE = ("tierd/adapters/torch_bytes.py", "tierd/adapters/hbm_*.py", "tierd/demo/llama.py")
+TORCH_AT_ONCE = (
+    "tierd/adapters/torch_bytes.py", "tierd/adapters/hbm_*.py", "tierd/demo/llama.py",
+    "clients/tierd_client/tokens/*",
+)
 """Modules that are about torch, and so are themselves imported lazily."""
 
 PURE = {
