@@ -24,6 +24,8 @@ DEADLINE_S = 0.5
 GRACE_S = 0.5
 """By so much a busy machine may be late; ports.py allows 100 ms."""
 BLOCK_BYTES = 64 << 10
+BLOCKS = 300
+"""That each thread of the load stores, again and again: what a replica has to copy is bounded."""
 BACK_WITHIN_S = 5.0
 FAILS_OVER_WITHIN_S = 20.0
 PAUSE_S = 0.01
@@ -43,7 +45,7 @@ class Load(threading.Thread):
         self.wrong = 0
         self.longest_s = 0.0
         self._store = store
-        self._numbers = itertools.count(first)
+        self._numbers = itertools.cycle(range(first, first + BLOCKS))
         self._stored: list[int] = []
         self._over = stop
 
