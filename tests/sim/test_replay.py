@@ -109,8 +109,8 @@ def test_nothing_beats_the_optimum(capacity: int) -> None:
 def test_optimum_of_a_textbook_sequence() -> None:
     """Three slots, the reference string of Belady's own examples with bypass: 7 hits of 20."""
     text = "70120304230321201701"
-    hits, prefix, _ = replay_optimum(letters(text), 3, lambda _: None)
-    assert hits == prefix == brute_optimum(text, 3)
+    played = replay_optimum(letters(text), 3)
+    assert played.block_hits.sum() == played.prefix_hits.sum() == brute_optimum(text, 3)
 
 
 def brute_optimum(text: str, capacity: int) -> int:
@@ -132,7 +132,7 @@ def brute_optimum(text: str, capacity: int) -> int:
 def test_optimum_is_optimal(seed: int) -> None:
     """On random single-block requests the optimum hits as often as the best of all possible choices."""
     text = "".join(random.Random(seed).choices("abcdefg", k=30))
-    assert replay_optimum(letters(text), 3, lambda _: None)[0] == brute_optimum(text, 3)
+    assert replay_optimum(letters(text), 3).block_hits.sum() == brute_optimum(text, 3)
 
 
 def test_next_uses_name_the_next_request() -> None:
@@ -199,6 +199,7 @@ def test_json_is_alone_on_stdout(trace_file: Path) -> None:
     ]
     assert list(rows[0]) == [
         "trace", "policy", "capacity_blocks", "accesses", "block_hits", "prefix_hits", "evictions",
+        "self_evictions",
     ]
     assert rows[0]["trace"] == "small.jsonl"
     assert rows[0]["accesses"] == 60
@@ -216,7 +217,8 @@ def test_table_names_policies_and_rates(trace_file: Path) -> None:
     ("arguments", "named"),
     [
         (["--capacity", "nine"], "--capacity"), (["--policy", "lfru"], "lfru"),
-        (["--policy", "lrfu(beta=1)"], "policy.beta"),
+        (["--policy", "lrfu(beta=1)"], "policy.beta"), (["--warm-up", "100%"], "--warm-up"),
+        (["--policy", "lrfu", "--unpinned"], "--unpinned"), (["--arrivals", "nowhere.csv"], "nowhere.csv"),
     ],
 )
 def test_bad_options_are_named(trace_file: Path, arguments: list[str], named: str) -> None:
@@ -232,3 +234,19 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     result = run_command(str(tmp_path / "nowhere.npz"))
     assert result.exit_code == 2
     assert "nowhere.npz" in result.stderr
+
+
+def test_a_workload_stands_for_a_file() -> None:
+    """A workload is replayed like a file; what comes before the end of the warm-up is not counted."""
+    arguments = ["multi-turn(sessions=2,turns=10)", "--policy", "lru", "--capacity", "50%", "--json"]
+    whole = json.loads(run_command(*arguments).stdout)[0]
+    half = json.loads(run_command(*arguments, "--warm-up", "50%").stdout)[0]
+    assert 0 < half["accesses"] < whole["accesses"]
+    assert half["evictions"] == whole["evictions"]
+
+
+def test_without_pinning_a_request_pushes_out_its_own(trace_file: Path) -> None:
+    """--unpinned lets requests evict their own blocks, which the engine never does."""
+    arguments = [str(trace_file), "--policy", "lru", "--capacity", "2", "--json"]
+    assert json.loads(run_command(*arguments).stdout)[0]["self_evictions"] == 0
+    assert json.loads(run_command(*arguments, "--unpinned").stdout)[0]["self_evictions"] > 0

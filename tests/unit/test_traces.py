@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tierd.core.errors import InvalidInput
-from tierd.sim.traces import identities_of, read_trace
+from tierd.sim.traces import identities_of, read_arrivals, read_trace, with_arrivals
 
 
 def lines_file(folder: Path, *requests: Any) -> Path:
@@ -42,6 +42,44 @@ def test_json_lines_give_blocks_in_prefix_order(tmp_path: Path) -> None:
     assert trace.request(0).tolist() == [0, 2, 1]
     assert trace.request(1).tolist() == [0]
     assert trace.times_s.tolist() == [0.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "blocks", "block_tokens"),
+    [([1000, 1024], [2, 2], 512), ([9, 33], [1, 3], 16), ([None, "x"], [1, 1], 16)],
+)
+def test_lines_say_what_a_block_is(
+    tmp_path: Path, tokens: list[Any], blocks: list[int], block_tokens: int
+) -> None:
+    """The power of two that the longest requests fill is the tokens of a block; 16 where nothing is said."""
+    said = zip(tokens, blocks, strict=True)
+    lines = [{"timestamp": 0, "hash_ids": list(range(n)), "input_length": t} for t, n in said]
+    assert read_trace(lines_file(tmp_path, *lines)).block_tokens == block_tokens
+
+
+def test_times_of_chats_are_seconds(tmp_path: Path) -> None:
+    """Lines that name a chat count time in seconds, others in milliseconds."""
+    lines = [{"timestamp": 2.5, "hash_ids": [1], "chat_id": 7}, {"timestamp": 4, "hash_ids": [1], "chat_id": 7}]
+    assert read_trace(lines_file(tmp_path, *lines)).times_s.tolist() == [2.5, 4.0]
+
+
+def test_arrivals_replace_times(tmp_path: Path) -> None:
+    """Requests come when the rows of the CSV say, over and over when there are more requests than rows."""
+    arrivals = tmp_path / "arrivals.csv"
+    arrivals.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:04.0000000,1,2\n"
+        "2023-11-16 18:17:03.5000000,3,4\n"
+    )
+    trace = with_arrivals(read_trace(lines_file(tmp_path, *[{"timestamp": 0, "hash_ids": [1]}] * 3)), arrivals)
+    assert trace.times_s.tolist() == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("text", ["", "A,B\n1,2\n", "TIMESTAMP\nyesterday\n", "TIMESTAMP\n"])
+def test_bad_arrivals_are_refused(tmp_path: Path, text: str) -> None:
+    """A file without a column of times is refused by name."""
+    (tmp_path / "arrivals.csv").write_text(text)
+    with pytest.raises(InvalidInput, match=r"arrivals\.csv"):
+        read_arrivals(tmp_path / "arrivals.csv")
 
 
 def test_packed_runs_are_unfolded(tmp_path: Path) -> None:
@@ -105,6 +143,8 @@ def test_bad_line_is_named(tmp_path: Path, line: str, field: str) -> None:
         ({"ts": np.array([0.0])}, "ts"),
         ({"ts": np.array([0.0, np.nan])}, "ts"),
         ({"ts": np.zeros((2, 1))}, "ts"),
+        ({"bt": np.array([16, 16])}, "bt"),
+        ({"bt": np.array(0)}, "bt"),
     ],
 )
 def test_bad_array_is_named(tmp_path: Path, changes: dict[str, Any], field: str) -> None:

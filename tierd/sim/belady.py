@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 
+from tierd.sim.played import Advance, Played
 from tierd.sim.traces import Trace
 from tierd_client.format import I64Array
 
@@ -56,17 +56,16 @@ class Optimum:
                 self.evictions += block not in newcomers
 
 
-def replay_optimum(trace: Trace, capacity: int, advance: Callable[[int], None]) -> tuple[int, int, int]:
-    """Block hits, prefix hits and evictions of the optimum. A block that is bypassed counts no eviction."""
-    cache = Optimum(capacity)
+def replay_optimum(trace: Trace, capacity: int, advance: Advance = lambda _: None) -> Played:
+    """What the optimum makes of a trace. A block that is bypassed counts no eviction."""
+    cache, played = Optimum(capacity), Played.of(trace)
     blocks, following = trace.blocks.tolist(), next_uses(trace).tolist()
-    offsets = trace.offsets.tolist()
-    block_hits = prefix_hits = 0
-    for start, end in itertools.pairwise(offsets):
+    asked, offsets = trace.asked.tolist(), trace.offsets.tolist()
+    for number, (start, end) in enumerate(itertools.pairwise(offsets)):
         request = blocks[start:end]
-        present = [cache.resident(block) for block in request]
-        block_hits += sum(present)
-        prefix_hits += present.index(False) if False in present else len(present)
+        present = [cache.resident(block) for block in request[: asked[number]]]
+        played.count(number, np.array(present, bool))
         cache.serve(request, following[start:end])
-        advance(end - start)
-    return block_hits, prefix_hits, cache.evictions
+        advance(asked[number])
+    played.evictions = cache.evictions
+    return played

@@ -8,8 +8,9 @@ fit), each block is accessed once, the deepest first. The clock counts requests;
 from __future__ import annotations
 
 import gc
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -18,17 +19,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
-from tierd.core.messages import Ids, Note, Occupancy, OccupancyReply, OpenSession, Outcomes, Reserved
+from tierd.core.messages import (
+    Ids,
+    LookedUp,
+    Lookup,
+    Note,
+    Occupancy,
+    OccupancyReply,
+    OpenSession,
+    Outcomes,
+    Presence,
+    Reserved,
+)
 from tierd.core.policy.registry import parse
 from tierd.sim.belady import replay_optimum
 from tierd.sim.host import BLOCK_BYTES, host_engine
+from tierd.sim.keyed import Memory, has_static_order, replay_keyed
+from tierd.sim.played import Advance, Played
 from tierd.sim.traces import Trace, identities_of
 from tierd_client.format import U8Array
 
 BELADY = "belady"
+LOOK_AGAIN_EVERY = 8
+"""Of so many requests one is looked up again when it has been served: no block of it may be gone then."""
 _SESSION = 1
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,7 @@ class Row:
     block_hits: int
     prefix_hits: int
     evictions: int
+    self_evictions: int
 
     def as_json(self) -> dict[str, int | str]:
         return asdict(self)
@@ -53,25 +68,50 @@ def parse_capacities(text: str, distinct: int) -> list[int]:
 
 
 def replay_all(
-    trace: Trace, policies: Sequence[str], capacities: Sequence[int], advance: Advance = lambda _: None
+    trace: Trace, policies: Sequence[str], capacities: Sequence[int], advance: Advance = lambda _: None,
+    *, first: int = 0, unpinned: bool = False,
 ) -> list[Row]:
     """One row per policy and capacity, the policies outermost. `advance` is told each request's accesses.
 
     InvalidInput, before any work, when a policy is none.
     """
     for policy in policies:
-        if policy.strip() != BELADY:
-            parse(policy)
-    return [replay(trace, policy, capacity, advance) for policy in policies for capacity in capacities]
+        check_policy(policy, unpinned=unpinned)
+    return [
+        replay(trace, policy, capacity, advance, first=first, unpinned=unpinned)
+        for policy in policies for capacity in capacities
+    ]
 
 
-def replay(trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None) -> Row:
-    """Replays the whole trace through one policy (`belady`: the offline optimum) at one capacity."""
+def check_policy(spec: str, *, unpinned: bool = False) -> None:
+    """InvalidInput for what is no policy, or cannot be replayed like this."""
+    if spec.strip() != BELADY and not has_static_order(parse(spec)) and unpinned:
+        raise InvalidInput("--unpinned", f"{spec}: for policies whose ranks do not change while blocks are idle")
+
+
+def replay(
+    trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None,
+    *, first: int = 0, unpinned: bool = False,
+) -> Row:
+    """Replays the whole trace through one policy (`belady`: the offline optimum) at one capacity; hits are counted
+    from the request `first` on. `unpinned`: see `tierd.sim.keyed`."""
+    played = play(trace, policy, capacity, advance, unpinned=unpinned)
+    return Row(
+        trace.name, policy, capacity, int(trace.asked[first:].sum()), int(played.block_hits[first:].sum()),
+        int(played.prefix_hits[first:].sum()), played.evictions, played.self_evictions,
+    )
+
+
+def play(
+    trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None, *, unpinned: bool = False
+) -> Played:
+    """What is counted, request by request."""
     if policy.strip() == BELADY:
-        block_hits, prefix_hits, evictions = replay_optimum(trace, capacity, advance)
-    else:
-        block_hits, prefix_hits, evictions = _replay_engine(trace, policy, capacity, advance)
-    return Row(trace.name, policy, capacity, trace.accesses, block_hits, prefix_hits, evictions)
+        return replay_optimum(trace, capacity, advance)
+    if unpinned:
+        memory: Memory = "ageing" if parse(policy).common.persist else "reset"
+        return replay_keyed(trace, policy, capacity, pinned=False, memory=memory, advance=advance)
+    return _replay_engine(trace, policy, capacity, advance)
 
 
 class Requests:
@@ -80,28 +120,33 @@ class Requests:
     def __init__(self, policy: str, capacity: int, distinct: int) -> None:
         self.engine = host_engine(policy, capacity, distinct)
         self.engine.step(OpenSession(_SESSION), 0.0)
-        self.block_hits = 0
-        self.prefix_hits = 0
+        self.self_evictions = 0
+        self._served = 0
 
-    def serve(self, ids: U8Array, now: float) -> None:
-        """Stores the blocks of a request that are missing, and counts those that were there.
+    def serve(self, ids: U8Array, now: float, *, chain: bool = True) -> NDArray[np.bool_]:
+        """Stores the blocks of a request that are missing, and says which were there.
 
         One Note of all ids is the request: it is a tick, finds what is there, protects it and accesses it, makes
         room among the others, and accesses what is new.
         """
-        noted = self.engine.step(Note(_SESSION, Ids(0, 0, ids, chain=True), BLOCK_BYTES), now).reply
+        noted = self.engine.step(Note(_SESSION, Ids(0, 0, ids, chain=chain), BLOCK_BYTES), now).reply
         assert isinstance(noted, Outcomes)
-        self._count(noted.outcomes == Reserved.EXISTS.value)
+        present: NDArray[np.bool_] = noted.outcomes == Reserved.EXISTS.value
+        self._served += 1
+        if self._served % LOOK_AGAIN_EVERY == 0:
+            self._look_again(ids[noted.outcomes <= Reserved.EXISTS.value])
+        return present
+
+    def _look_again(self, ids: U8Array) -> None:
+        """Counts blocks of a request that are gone now that it has been served."""
+        found = self.engine.step(Lookup(Ids(0, 0, ids)), 0.0).reply
+        assert isinstance(found, LookedUp)
+        self.self_evictions += int(np.count_nonzero(found.presence == Presence.MISS.value))
 
     def evictions(self, now: float) -> int:
         reply = self.engine.step(Occupancy(), now).reply
         assert isinstance(reply, OccupancyReply)
         return sum(tier.evicted_total for tier in reply.tiers)
-
-    def _count(self, present: NDArray[np.bool_]) -> None:
-        hits = int(np.count_nonzero(present))
-        self.block_hits += hits
-        self.prefix_hits += hits if hits == len(present) else int(present.argmin())
 
 
 @contextmanager
@@ -116,17 +161,20 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -> tuple[int, int, int]:
-    requests = Requests(policy, capacity, trace.distinct)
+def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -> Played:
+    requests, played = Requests(policy, capacity, trace.distinct), Played.of(trace)
     identities = identities_of(trace.distinct)
-    offsets, times_s = trace.offsets.tolist(), trace.times_s.tolist()
+    asked, offsets, times_s = trace.asked.tolist(), trace.offsets.tolist(), trace.times_s.tolist()
     with _no_collections():
-        for start, end, now in zip(offsets[:-1], offsets[1:], times_s, strict=True):
+        for number, (start, end) in enumerate(itertools.pairwise(offsets)):
             if end > start:
-                requests.serve(identities.take(trace.blocks[start:end], axis=0), now)
-                advance(end - start)
-    last = times_s[-1] if times_s else 0.0
-    return requests.block_hits, requests.prefix_hits, requests.evictions(last)
+                ids = identities.take(trace.blocks[start:end], axis=0)
+                present = requests.serve(ids, times_s[number], chain=trace.chained)
+                played.count(number, present[: asked[number]])
+                advance(asked[number])
+    played.self_evictions = requests.self_evictions
+    played.evictions = requests.evictions(times_s[-1] if times_s else 0.0)
+    return played
 
 
 def _capacity(text: str, distinct: int) -> int:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tierd.sim.replay import Advance, Row
+from tierd.sim.played import Advance
+from tierd.sim.replay import Row
 
 _QUIET_S = 2.0
 """A bar is shown only for work that takes longer."""
@@ -23,17 +24,18 @@ def as_json(rows: Sequence[Row]) -> str:
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """The rows for people, with hit rates in percent of all block accesses."""
+    """The rows for people, with hit rates in percent of all block accesses. `own`: evictions of blocks of the very
+    request that was served."""
     table = Table(title=rows[0].trace if rows else None)
     table.add_column("policy", overflow="fold")
-    for column in ("capacity", "prefix hits", "%", "block hits", "%", "evictions"):
+    for column in ("capacity", "prefix hits", "%", "block %", "evictions", "own"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
             row.policy, f"{row.capacity_blocks:,}",
             f"{row.prefix_hits:,}", f"{100 * row.prefix_hits / row.accesses:.2f}",
-            f"{row.block_hits:,}", f"{100 * row.block_hits / row.accesses:.2f}",
-            f"{row.evictions:,}",
+            f"{100 * row.block_hits / row.accesses:.2f}",
+            f"{row.evictions:,}", f"{row.self_evictions:,}",
         )
     return table
 

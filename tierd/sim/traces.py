@@ -1,17 +1,21 @@
-"""Request traces: which blocks each request asked for, read from files of the two public formats.
+"""Request traces: which blocks each request asked for, read from files of the public formats.
 
-Mooncake's JSON lines: one object a line with `timestamp` (ms) and `hash_ids` (ids of the prompt's blocks in
-prefix order). Packed npz: request i is the ranges of `run_len[k]` ids from `run_start[k]`, for each k in
-`run_off[i] .. run_off[i + 1] - 1`; its time is `ts[i]` (s). Which one a file is, its first bytes say.
+JSON lines: one object a line with `timestamp` (ms, as Mooncake has it; s where the line names a `chat_id`, as the
+Bailian traces of 16-token blocks do), `hash_ids` (ids of the prompt's blocks in prefix order) and, to tell what a
+block is, `input_length` (tokens). Packed npz: request i is the ranges of `run_len[k]` ids from `run_start[k]`, for
+each k in `run_off[i] .. run_off[i + 1] - 1`; its time is `ts[i]` (s), `bt` tokens make a block. Which one a file
+is, its first bytes say. Arrivals alone come from CSV files with a column `TIMESTAMP`, as Azure publishes them.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import zipfile
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,10 @@ from tierd.core.errors import InvalidInput
 from tierd_client.format import IDENTITY_BYTES, I64Array, U8Array
 
 F64Array = NDArray[np.float64]
+
+BLOCK_TOKENS = 16
+"""Of a trace that does not say."""
+MOST_BLOCK_TOKENS = 1 << 16
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _ID_LIMIT = 1 << 63
@@ -39,26 +47,40 @@ class Trace:
     times_s: F64Array
     """Seconds since the start of the trace, never decreasing."""
     distinct: int
+    block_tokens: int = BLOCK_TOKENS
+    replies: I64Array | None = None
+    """Of each request's blocks, how many at its end are the answer: stored, not asked for. None: of none any."""
+    chained: bool = True
+    """Each block of a request is the parent of the next; else they have nothing to do with one another."""
 
     @property
     def requests(self) -> int:
         return len(self.offsets) - 1
 
     @property
+    def asked(self) -> I64Array:
+        """Of each request, the number of blocks that it asks for."""
+        lengths: I64Array = np.diff(self.offsets)
+        return lengths if self.replies is None else lengths - self.replies
+
+    @property
     def accesses(self) -> int:
-        return len(self.blocks)
+        return int(self.asked.sum())
 
     def request(self, number: int) -> I64Array:
         return self.blocks[self.offsets[number] : self.offsets[number + 1]]
 
 
-def build_trace(name: str, ids: I64Array, lengths: I64Array, times_s: F64Array) -> Trace:
-    """A trace of requests of `lengths` blocks each, whose ids (any integers) stand one after the other."""
+def build_trace(
+    name: str, ids: I64Array, lengths: I64Array, times_s: F64Array, block_tokens: int = BLOCK_TOKENS
+) -> Trace:
+    """A trace of requests of `lengths` blocks each, whose ids (any integers) stand one after the other. Blocks are
+    numbered in the order of the ids."""
     distinct, blocks = np.unique(ids, return_inverse=True)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     steady = np.maximum.accumulate(times_s) if len(times_s) else times_s
-    return Trace(name, blocks.astype(np.int64), offsets, steady, len(distinct))
+    return Trace(name, blocks.astype(np.int64), offsets, steady, len(distinct), block_tokens)
 
 
 def read_trace(path: Path) -> Trace:
@@ -72,6 +94,39 @@ def read_trace(path: Path) -> Trace:
     if trace.accesses == 0:
         raise InvalidInput(str(path), "holds no block accesses")
     return trace
+
+
+def with_arrivals(trace: Trace, path: Path) -> Trace:
+    """The same requests at the times of a CSV file, over again when the file has fewer than the trace."""
+    times_s = read_arrivals(path)
+    rounds, place = np.divmod(np.arange(trace.requests), len(times_s))
+    mean_gap = times_s[-1] / max(1, len(times_s) - 1)
+    return replace(trace, times_s=times_s[place] + rounds * (times_s[-1] + mean_gap))
+
+
+def read_arrivals(path: Path) -> F64Array:
+    """Seconds since the first of the times in the column TIMESTAMP of a CSV file, in ascending order."""
+    times = array("d")
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for number, row in enumerate(csv.DictReader(file), 2):
+                times.append(_moment(path, number, row.get("TIMESTAMP")))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(str(path), f"cannot be read as CSV: {error}") from error
+    if not times:
+        raise InvalidInput(str(path), "holds no arrivals")
+    seconds: F64Array = np.sort(np.array(times, np.float64))
+    seconds -= seconds[0]
+    return seconds
+
+
+def _moment(path: Path, number: int, text: str | None) -> float:
+    """Seconds since 1970 of a time as Azure writes it, with up to seven digits of a second."""
+    head, _, fraction = (text or "").strip().partition(".")
+    try:
+        return datetime.fromisoformat(f"{head}+00:00").timestamp() + float(f"0.{fraction.rstrip('Z') or 0}")
+    except ValueError as error:
+        raise InvalidInput(f"{path}:{number}: TIMESTAMP", f"{text!r} is not a time") from error
 
 
 def identities_of(distinct: int) -> U8Array:
@@ -91,20 +146,29 @@ def identities_of(distinct: int) -> U8Array:
 def _read_lines(path: Path) -> Trace:
     ids = array("q")
     lengths = array("q")
-    times_ms = array("d")
+    times_s = array("d")
+    block_tokens = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             request = _parsed_line(path, number, line)
-            times_ms.append(_timestamp(path, number, request))
+            times_s.append(_timestamp(path, number, request))
             before = len(ids)
             _append_ids(path, number, request, ids)
             lengths.append(len(ids) - before)
+            block_tokens = max(block_tokens, _tokens_a_block(request.get("input_length"), lengths[-1]))
     return build_trace(
-        path.name, np.array(ids, np.int64), np.array(lengths, np.int64),
-        np.array(times_ms, np.float64) / 1000.0,
+        path.name, np.array(ids, np.int64), np.array(lengths, np.int64), np.array(times_s, np.float64),
+        block_tokens or BLOCK_TOKENS,
     )
+
+
+def _tokens_a_block(input_tokens: Any, blocks: int) -> int:
+    """The power of two that this request's blocks have at least in tokens; 0 when it does not say."""
+    if type(input_tokens) is not int or not blocks or not 0 < input_tokens <= MOST_BLOCK_TOKENS * blocks:
+        return 0
+    return 1 << (-(-input_tokens // blocks) - 1).bit_length()
 
 
 def _parsed_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -120,8 +184,8 @@ def _parsed_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def _timestamp(path: Path, number: int, request: Mapping[str, Any]) -> float:
     value = request.get("timestamp")
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
-        raise InvalidInput(f"{path}:{number}: timestamp", f"{value!r} is not a number of milliseconds")
-    return float(value)
+        raise InvalidInput(f"{path}:{number}: timestamp", f"{value!r} is not a time")
+    return float(value) if "chat_id" in request else value / 1000.0
 
 
 def _append_ids(path: Path, number: int, request: Mapping[str, Any], ids: array[int]) -> None:
@@ -141,13 +205,23 @@ def _read_packed(path: Path) -> Trace:
             runs = _integers(path, arrays, "run_len")
             bounds = _integers(path, arrays, "run_off")
             times_s = _seconds(path, arrays, len(bounds) - 1)
+            block_tokens = _block_tokens(path, arrays)
     except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
         raise InvalidInput(str(path), f"is not a packed trace ({error})") from error
     _check_runs(path, starts, runs, bounds)
     run_ends = np.zeros(len(runs) + 1, np.int64)
     np.cumsum(runs, out=run_ends[1:])
     ids = np.repeat(starts - run_ends[:-1], runs) + np.arange(run_ends[-1])
-    return build_trace(path.name, ids, np.diff(run_ends[bounds]), times_s)
+    return build_trace(path.name, ids, np.diff(run_ends[bounds]), times_s, block_tokens)
+
+
+def _block_tokens(path: Path, arrays: Mapping[str, NDArray[Any]]) -> int:
+    if "bt" not in arrays:
+        return BLOCK_TOKENS
+    found = arrays["bt"]
+    if found.size != 1 or found.dtype.kind not in "iu" or not 1 <= int(found.flat[0]) <= MOST_BLOCK_TOKENS:
+        raise InvalidInput(f"{path}: bt", f"is not one number of tokens from 1 to {MOST_BLOCK_TOKENS}")
+    return int(found.flat[0])
 
 
 def _integers(path: Path, arrays: Mapping[str, NDArray[Any]], field: str) -> I64Array:
