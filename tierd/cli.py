@@ -12,7 +12,7 @@ from importlib import import_module
 
 import typer
 
-COMMANDS = {
+COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("tierd.console.serve:serve", "Run the daemon."),
     "stats": ("tierd.console.show:stats", "Bytes and blocks per tier."),
     "namespaces": ("tierd.console.show:namespaces", "What each namespace, or tenant, has in each tier."),
@@ -30,7 +30,8 @@ COMMANDS = {
     "verify": ("tierd.console.change:verify", "Compare stored bytes with their checksums."),
     "doctor": ("tierd.console.doctor:doctor", "Whether this machine has what the daemon needs."),
     "size": ("tierd.console.size:size_command", "Bytes of a model's blocks, and what a tier holds of it."),
-    "sim": ("tierd.sim.command:sim", "Replay a trace through the policies."),
+    "sim": ("tierd.sim.command:sim", "Replay a trace through the policies; `sim attention`: recorded attention."),
+    "sim attention": ("tierd.sim.attention_command:attention", "Replay attention through policies over tokens."),
     "bench": ("tierd.bench.command:bench", "How near to the limits of this machine it works."),
     "demo": ("tierd.demo.command:demo", "See it at work on this machine."),
 }
@@ -55,21 +56,25 @@ def _version(
         raise typer.Exit
 
 
-def _passing_on(name: str, place: str) -> Callable[[typer.Context], None]:
-    """A command that hands its arguments, unread, to the function at `place` with a parser of its own."""
+def _passing_on(name: str) -> Callable[[typer.Context], None]:
+    """A command that hands its arguments, unread, to its function with a parser of its own; where the first of them
+    makes the name of another command, to that one's."""
 
     def run(context: typer.Context) -> None:
-        module, function = place.split(":")
+        longer = " ".join([name, *context.args[:1]])
+        called, args = (longer, context.args[1:]) if longer in COMMANDS else (name, context.args)
+        module, function = COMMANDS[called][0].split(":")
         inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         inner.command()(getattr(import_module(module), function))
-        inner(args=context.args, prog_name=f"tierd {name}")
+        inner(args=args, prog_name=f"tierd {called}")
 
     return run
 
 
-for _name, (_place, _help) in COMMANDS.items():
-    _unread = {"ignore_unknown_options": True, "allow_extra_args": True}
-    app.command(_name, help=_help, add_help_option=False, context_settings=_unread)(_passing_on(_name, _place))
+for _name, (_, _help) in COMMANDS.items():
+    if " " not in _name:
+        _unread = {"ignore_unknown_options": True, "allow_extra_args": True}
+        app.command(_name, help=_help, add_help_option=False, context_settings=_unread)(_passing_on(_name))
 
 
 def main() -> None:

