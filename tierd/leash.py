@@ -1,6 +1,7 @@
-"""Becomes another program that dies when its parent does: `python -m tierd.leash PARENT PROGRAM ARGUMENTS`.
+"""Processes that die when their parent does, also when it is killed with -9.
 
-Without it a command that is killed with -9 would leave its daemon behind. The request to the kernel survives exec.
+`python -m tierd.leash PARENT PROGRAM ARGUMENTS` becomes another program on such a leash: the request to the kernel
+survives exec.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def main(parent: int, command: list[str]) -> None:
+def die_with(parent: int) -> bool:
+    """SIGTERM comes when the process `parent`, which made this one, dies. False: it is dead already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    # The parent may have died before the request was made.
-    if os.getppid() == parent:
+    return os.getppid() == parent
+
+
+def main(parent: int, command: list[str]) -> None:
+    if die_with(parent):
         os.execv(command[0], command)
 
 

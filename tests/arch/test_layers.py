@@ -16,7 +16,7 @@ ABOVE: dict[str, set[str]] = {
     "adapters": {"core", "ports"},
     "rpc": {"core", "app"},
     "web": {"core", "app"},
-    "sim": {"core"},
+    "sim": {"core", "leash"},
     "testing": {"core", "ports", "app", "adapters"},
     "places": set(),
     "settings": {"places"},

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from tierd.core.errors import InvalidInput
 from tierd.sim.belady import next_uses, replay_optimum
 from tierd.sim.command import sim
-from tierd.sim.replay import parse_capacities, replay, replay_all
+from tierd.sim.replay import parse_capacities, replay
 from tierd.sim.traces import Trace, build_trace
 
 LRU, DECAYED = "lru(leaf_only=false)", "lrfu(ranking=decayed,lambda=0.2,leaf_only=false"
@@ -156,14 +156,6 @@ def test_bad_capacities_are_refused(text: str) -> None:
     assert caught.value.field == "--capacity"
 
 
-def test_rows_come_policy_by_policy() -> None:
-    """One row per policy and capacity, the policies outermost, all in the order given."""
-    rows = replay_all(chat(1, 30), ["lru", "belady"], [20, 10])
-    assert [(row.policy, row.capacity_blocks) for row in rows] == [
-        ("lru", 20), ("lru", 10), ("belady", 20), ("belady", 10),
-    ]
-
-
 def test_progress_adds_up() -> None:
     """Over a replay, the work told is the accesses of the trace."""
     for policy in ("lru", "belady"):
@@ -199,7 +191,8 @@ def test_json_is_alone_on_stdout(trace_file: Path) -> None:
     ]
     assert list(rows[0]) == [
         "trace", "policy", "capacity_blocks", "accesses", "block_hits", "prefix_hits", "evictions",
-        "self_evictions",
+        "self_evictions", "block_percent", "prefix_percent", "gap_closed", "tokens_saved_per_gib",
+        "seconds_saved_per_gib", "moved_bytes",
     ]
     assert rows[0]["trace"] == "small.jsonl"
     assert rows[0]["accesses"] == 60

@@ -9,8 +9,11 @@ import typer
 from rich.console import Console
 
 from tierd.core.errors import InvalidInput
-from tierd.sim.replay import Row, parse_capacities, replay_all
-from tierd.sim.report import as_json, as_table, progress
+from tierd.sim.plots import hit_rates
+from tierd.sim.replay import check_policy, parse_capacities
+from tierd.sim.report import as_csv, as_json, as_table, progress
+from tierd.sim.rows import KV_BYTES_PER_TOKEN, PREFILL_TOKENS_PER_S, Costs, Row, row_of
+from tierd.sim.study import Task, most_jobs, play_all
 from tierd.sim.traces import Trace, read_trace, with_arrivals
 from tierd.sim.workloads import is_workload, make_trace
 
@@ -39,19 +42,43 @@ def sim(
     arrivals: Annotated[
         Path | None, typer.Option(help="CSV with a column TIMESTAMP (Azure): when the requests come.")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=0, max=256, help="Replays at once; 0: one a core.")] = 0,
+    kv_bytes_per_token: Annotated[
+        int, typer.Option(min=1, max=1 << 30, help="Of the model, for figures of a GiB. `tierd size` tells it.")
+    ] = KV_BYTES_PER_TOKEN,
+    prefill_tokens_per_s: Annotated[
+        float, typer.Option(min=1e-3, max=1e9, help="Of the server, for seconds saved.")
+    ] = PREFILL_TOKENS_PER_S,
+    csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw hit rate by capacity into this SVG file.")] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="A JSON array of rows on stdout.")] = False,
 ) -> None:
     """Replays a trace of requests through the engine and counts hits, per policy and capacity."""
+    costs = Costs(kv_bytes_per_token, prefill_tokens_per_s)
     try:
         trace = load_trace(source, arrivals)
-        rows = _rows(trace, policy or list(DEFAULT_POLICIES), capacity, first_counted(trace, warm_up), unpinned)
+        rows = _rows(
+            trace, policy or list(DEFAULT_POLICIES), capacity, first_counted(trace, warm_up), not unpinned, jobs
+        )
+        for file, drawn in ((csv, as_csv(rows, costs)), (plot, hit_rates(rows))):
+            write(file, drawn)
     except InvalidInput as error:
         typer.echo(f"tierd sim: {error}", err=True)
         raise typer.Exit(2) from error
     if as_json_:
-        typer.echo(as_json(rows))
+        typer.echo(as_json(rows, costs))
     else:
-        Console().print(as_table(rows))
+        Console().print(as_table(rows, costs))
+
+
+def write(file: Path | None, text: str) -> None:
+    """Writes a file that was asked for. InvalidInput names it when it cannot be written."""
+    if file is None:
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(str(file), f"cannot be written: {error.strerror}") from error
 
 
 def load_trace(source: str, arrivals: Path | None = None) -> Trace:
@@ -71,8 +98,17 @@ def first_counted(trace: Trace, warm_up: str) -> int:
     return int(share * trace.requests)
 
 
-def _rows(trace: Trace, policies: list[str], capacity: str, first: int, unpinned: bool) -> list[Row]:
+def _rows(
+    trace: Trace, policies: list[str], capacity: str, first: int, pinned: bool, jobs: int
+) -> list[Row]:
+    """A row for each policy and capacity, the policies outermost."""
     capacities = parse_capacities(capacity, trace.distinct)
-    total = trace.accesses * len(policies) * len(capacities)
-    with progress(total, f"replaying {trace.name}") as advance:
-        return replay_all(trace, policies, capacities, advance, first=first, unpinned=unpinned)
+    for policy in policies:
+        check_policy(policy, pinned=pinned)
+    tasks = [Task(policy, blocks, pinned) for policy in policies for blocks in capacities]
+    with progress(trace.accesses * len(tasks), f"replaying {trace.name}") as advance:
+        counted = play_all(trace, tasks, jobs or most_jobs(), advance)
+    return [
+        row_of(trace, task.policy, task.capacity, played, first)
+        for task, played in zip(tasks, counted, strict=True)
+    ]

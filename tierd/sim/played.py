@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ class Played:
     prefix_hits: I64Array
     evictions: int = 0
     self_evictions: int = 0
+    moved: dict[str, int] = field(default_factory=dict)
+    """Blocks by edge, `engine>host` for those that came in."""
 
     @classmethod
     def of(cls, trace: Trace) -> Played:

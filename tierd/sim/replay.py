@@ -10,9 +10,8 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -30,36 +29,21 @@ from tierd.core.messages import (
     Outcomes,
     Presence,
     Reserved,
+    TierOccupancy,
 )
 from tierd.core.policy.registry import parse
 from tierd.sim.belady import replay_optimum
 from tierd.sim.host import BLOCK_BYTES, host_engine
 from tierd.sim.keyed import Memory, has_static_order, replay_keyed
 from tierd.sim.played import Advance, Played
+from tierd.sim.rows import BELADY, row_of
+from tierd.sim.rows import Row as Row
 from tierd.sim.traces import Trace, identities_of
 from tierd_client.format import U8Array
 
-BELADY = "belady"
 LOOK_AGAIN_EVERY = 8
 """Of so many requests one is looked up again when it has been served: no block of it may be gone then."""
 _SESSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What one policy made of one trace in a cache of `capacity_blocks`."""
-
-    trace: str
-    policy: str
-    capacity_blocks: int
-    accesses: int
-    block_hits: int
-    prefix_hits: int
-    evictions: int
-    self_evictions: int
-
-    def as_json(self) -> dict[str, int | str]:
-        return asdict(self)
 
 
 def parse_capacities(text: str, distinct: int) -> list[int]:
@@ -67,51 +51,32 @@ def parse_capacities(text: str, distinct: int) -> list[int]:
     return [_capacity(one.strip(), distinct) for one in text.split(",")]
 
 
-def replay_all(
-    trace: Trace, policies: Sequence[str], capacities: Sequence[int], advance: Advance = lambda _: None,
-    *, first: int = 0, unpinned: bool = False,
-) -> list[Row]:
-    """One row per policy and capacity, the policies outermost. `advance` is told each request's accesses.
-
-    InvalidInput, before any work, when a policy is none.
-    """
-    for policy in policies:
-        check_policy(policy, unpinned=unpinned)
-    return [
-        replay(trace, policy, capacity, advance, first=first, unpinned=unpinned)
-        for policy in policies for capacity in capacities
-    ]
-
-
-def check_policy(spec: str, *, unpinned: bool = False) -> None:
+def check_policy(spec: str, *, pinned: bool = True) -> None:
     """InvalidInput for what is no policy, or cannot be replayed like this."""
-    if spec.strip() != BELADY and not has_static_order(parse(spec)) and unpinned:
+    if spec.strip() != BELADY and not has_static_order(parse(spec)) and not pinned:
         raise InvalidInput("--unpinned", f"{spec}: for policies whose ranks do not change while blocks are idle")
 
 
-def replay(
-    trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None,
-    *, first: int = 0, unpinned: bool = False,
-) -> Row:
-    """Replays the whole trace through one policy (`belady`: the offline optimum) at one capacity; hits are counted
-    from the request `first` on. `unpinned`: see `tierd.sim.keyed`."""
-    played = play(trace, policy, capacity, advance, unpinned=unpinned)
-    return Row(
-        trace.name, policy, capacity, int(trace.asked[first:].sum()), int(played.block_hits[first:].sum()),
-        int(played.prefix_hits[first:].sum()), played.evictions, played.self_evictions,
-    )
-
-
 def play(
-    trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None, *, unpinned: bool = False
+    trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None,
+    *, pinned: bool = True, memory: Memory | None = None,
 ) -> Played:
-    """What is counted, request by request."""
+    """Replays the whole trace through one policy (`belady`: the offline optimum) at one capacity.
+
+    `memory`: what becomes of the records of evicted blocks; the policy's own `persist` says it for None. What is
+    unpinned or frozen is not the engine's, but that of `tierd.sim.keyed`.
+    """
     if policy.strip() == BELADY:
         return replay_optimum(trace, capacity, advance)
-    if unpinned:
-        memory: Memory = "ageing" if parse(policy).common.persist else "reset"
-        return replay_keyed(trace, policy, capacity, pinned=False, memory=memory, advance=advance)
-    return _replay_engine(trace, policy, capacity, advance)
+    if pinned and memory is None:
+        return _replay_engine(trace, policy, capacity, advance)
+    memory = memory or ("ageing" if parse(policy).common.persist else "reset")
+    return replay_keyed(trace, policy, capacity, pinned=pinned, memory=memory, advance=advance)
+
+
+def replay(trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None) -> Row:
+    """What one policy makes of the whole trace in the engine, at one capacity."""
+    return row_of(trace, policy, capacity, play(trace, policy, capacity, advance))
 
 
 class Requests:
@@ -143,10 +108,10 @@ class Requests:
         assert isinstance(found, LookedUp)
         self.self_evictions += int(np.count_nonzero(found.presence == Presence.MISS.value))
 
-    def evictions(self, now: float) -> int:
+    def tiers(self, now: float) -> list[TierOccupancy]:
         reply = self.engine.step(Occupancy(), now).reply
         assert isinstance(reply, OccupancyReply)
-        return sum(tier.evicted_total for tier in reply.tiers)
+        return reply.tiers
 
 
 @contextmanager
@@ -173,7 +138,8 @@ def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -
                 played.count(number, present[: asked[number]])
                 advance(asked[number])
     played.self_evictions = requests.self_evictions
-    played.evictions = requests.evictions(times_s[-1] if times_s else 0.0)
+    (tier,) = requests.tiers(times_s[-1] if times_s else 0.0)
+    played.evictions, played.moved = tier.evicted_total, {"engine>host": tier.stored_total}
     return played
 
 

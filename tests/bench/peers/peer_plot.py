@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
 
 from peer_figures import VERDICT_BLOCK_BYTES, Work, size_text
 from peer_results import Result
 from peer_subjects import OURS
+
+from tierd.sim.svg import document, line, rect, text
 
 WIDTH, LEFT, RIGHT = 900, 250, 50
 BAR, GAP, HEAD = 13, 5, 34
@@ -26,19 +27,14 @@ def plot(results: Sequence[Result]) -> str:
     measured = [result for result in results if result.figures]
     lines, y = [], 30
     for block_bytes in VERDICT_BLOCK_BYTES:
-        lines.append(_text(10, y + 14, f"{size_text(block_bytes)}, one block a call", "bold"))
+        lines.append(text(10, y + 14, f"{size_text(block_bytes)}, one block a call", "bold"))
         y += HEAD - 12
         for bar in _bars(measured, block_bytes):
             lines += _drawn(bar, y)
             y += BAR + GAP
         y += HEAD - 14
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y + 10}" '
-        f'viewBox="0 0 {WIDTH} {y + 10}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{y + 10}" fill="white"/>',
-        _text(10, 18, "Median time of a call over that of memcpy in the same run (logarithmic; less is better)"),
-        *_grid(y), *lines, "</svg>", "",
-    ])
+    title = "Median time of a call over that of memcpy in the same run (logarithmic; less is better)"
+    return document(WIDTH, y + 10, [text(10, 18, title), *_grid(y), *lines])
 
 
 def _bars(results: Sequence[Result], block_bytes: int) -> list[Bar]:
@@ -60,9 +56,9 @@ def _drawn(bar: Bar, y: int) -> list[str]:
     name, verb, colour, times = bar
     end = _x(times)
     return [
-        _text(LEFT - 6, y + BAR - 2, f"{name}: {verb}", anchor="end"),
-        f'<rect x="{LEFT}" y="{y}" width="{max(1.0, end - LEFT):.1f}" height="{BAR}" fill="{colour}"/>',
-        _text(end + 4, y + BAR - 2, f"{times:.3g}"),
+        text(LEFT - 6, y + BAR - 2, f"{name}: {verb}", anchor="end"),
+        rect(LEFT, y, max(1.0, end - LEFT), BAR, colour),
+        text(end + 4, y + BAR - 2, f"{times:.3g}"),
     ]
 
 
@@ -70,8 +66,8 @@ def _grid(bottom: int) -> list[str]:
     lines = []
     for power in range(DECADES):
         x = _x(10**power)
-        lines.append(f'<line x1="{x:.1f}" y1="26" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
-        lines.append(_text(x, bottom + 4, f"{10**power}x", anchor="middle"))
+        lines.append(line(x, 26, x, bottom))
+        lines.append(text(x, bottom + 4, f"{10**power}x", anchor="middle"))
     return lines
 
 
@@ -79,6 +75,3 @@ def _x(times: float) -> float:
     share = math.log10(max(times, 1.0)) / DECADES
     return LEFT + share * (WIDTH - LEFT - RIGHT)
 
-
-def _text(x: float, y: float, text: str, weight: str = "normal", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}" text-anchor="{anchor}">{escape(text)}</text>'
