@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tierd.core.policy.lrfu import Lrfu
-from tierd.core.policy.registry import parse
+from tierd.core.policy.registry import POLICIES, parse
 from tierd.testing.policy_contract import PolicyContract, refused_field
 
 
@@ -57,6 +57,56 @@ class TestEma(PolicyContract):
 
 class TestEmaOfAnyBlock(PolicyContract):
     spec = "ema(leaf_only=false,alpha=0.3)"
+
+
+class TestRandom(PolicyContract):
+    spec = "random"
+    monotone = False
+
+
+class TestRandomOfAnyBlock(PolicyContract):
+    spec = "random(seed=7,leaf_only=false)"
+    monotone = False
+
+
+class TestStreaming(PolicyContract):
+    spec = "streaming"
+    monotone = False
+
+
+class TestStreamingOfLeaves(PolicyContract):
+    spec = "streaming(sink_blocks=2,leaf_only=true)"
+    monotone = False
+
+
+class TestSlidingWindow(PolicyContract):
+    spec = "sliding_window"
+    monotone = False
+
+
+class TestStrided(PolicyContract):
+    spec = "strided(stride=3)"
+    monotone = False
+
+
+def test_each_registered_policy_is_under_the_contract() -> None:
+    """No policy of this package goes without the contract suite."""
+    suites = [value for name, value in globals().items() if name.startswith("Test")]
+    assert {parse(suite.spec).name for suite in suites} == set(POLICIES)
+
+
+def test_integer_parameters_are_integers_in_range() -> None:
+    """A seed, a stride or a number of sinks that is no integer, or out of its range, is refused by name."""
+    wrong = {
+        "random(seed=-1)": "policy.seed", "random(seed=4294967296)": "policy.seed",
+        "random(seed=1.5)": "policy.seed",
+        "strided(stride=0)": "policy.stride", "strided(stride=65537)": "policy.stride",
+        "streaming(sink_blocks=-1)": "policy.sink_blocks", "streaming(sink_blocks=65537)": "policy.sink_blocks",
+        "streaming(sink_blocks=true)": "policy.sink_blocks", "sliding_window(sink_blocks=1)": "policy.sink_blocks",
+    }
+    assert {spec: refused_field(spec) for spec in wrong} == wrong
+    for spec in ("random(seed=4294967295)", "strided(stride=65536)", "streaming(sink_blocks=65536)"):
+        assert parse(parse(spec).spec) == parse(spec) != parse(spec.partition("(")[0])
 
 
 def test_parameters_of_lrfu_are_refused_by_name() -> None:

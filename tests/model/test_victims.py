@@ -28,6 +28,7 @@ PARENTS = (-1, 0, 1, 2, 1, 4, -1, 6, 6, -1)
 POLICIES = (
     "lru", "lru(leaf_only=false)", "lrfu", "lrfu(leaf_only=false)", "lrfu(ranking=decayed,lambda=0.25)",
     "lrfu(ranking=composite,alpha=0.3,leaf_only=false)", "lrfu(ranking=decayed,lambda=0.5,leaf_only=false)",
+    "lfu", "ema(leaf_only=false)", "random", "streaming", "strided(stride=2,leaf_only=true)",
 )
 
 subsets = st.sets(st.integers(0, ROWS - 1), min_size=1)

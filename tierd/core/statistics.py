@@ -59,6 +59,16 @@ class StatsOf:
         unit: NDArray[np.bool_] = (self._catalog.flags[self._rows] & FLAG_UNIT) != 0
         return unit
 
+    @property
+    def position(self) -> IntArray:
+        position: IntArray = self._catalog.position[self._rows].astype(np.int64)
+        return position
+
+    @property
+    def lot(self) -> NDArray[np.uint64]:
+        lot: NDArray[np.uint64] = self._catalog.words[:, 0][self._rows]
+        return lot
+
 
 def records_of(catalog: Catalog, rows: I64Array) -> Records:
     """The same as they are kept of ghosts."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tierd.core.arrays import every, indices, scalars, some
 from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
-from tierd.core.policy.base import CLASS_BITS, Moment, Policy
+from tierd.core.policy.base import CLASS_BITS, ByClass, ByKey, Moment, Policy
 from tierd.core.protection import Protection
 from tierd.core.standing import standings
 from tierd.core.statistics import StatsOf
@@ -306,7 +306,7 @@ class ClassLists:
     A head counts only with the token that it had then: a row that was touched since stands elsewhere.
     """
 
-    def __init__(self, catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> None:
+    def __init__(self, catalog: Catalog, policy: ByClass, children: NDArray[np.int32] | None) -> None:
         self._rows = _Rows(catalog, children)
         self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
@@ -531,7 +531,7 @@ class _Merge:
 class KeyHeap:
     """One heap of (standing, key, place)."""
 
-    def __init__(self, catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> None:
+    def __init__(self, catalog: Catalog, policy: ByKey, children: NDArray[np.int32] | None) -> None:
         self._rows = _Rows(catalog, children)
         self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
@@ -574,5 +574,6 @@ class KeyHeap:
 
 
 def make_victims(catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> Victims:
-    kind = KeyHeap if policy.index == "keys" else ClassLists
-    return kind(catalog, policy, children)
+    if policy.index == "keys":
+        return KeyHeap(catalog, cast(ByKey, policy), children)
+    return ClassLists(catalog, cast(ByClass, policy), children)

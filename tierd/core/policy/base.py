@@ -36,7 +36,8 @@ MOST_TOUCHES = 1 << 16
 
 class Stats(Protocol):
     """Statistics of several records, as parallel arrays. Those in a catalog are gathered when they are asked for,
-    anew each time. `unit`: each access so far had weight 1."""
+    anew each time. `unit`: each access so far had weight 1. `position`: place in the chain, from 0. `lot`: 64 bits
+    of the identity, which is a hash."""
 
     @property
     def touches(self) -> IntArray: ...
@@ -50,11 +51,15 @@ class Stats(Protocol):
     def crf(self) -> FloatArray: ...
     @property
     def unit(self) -> NDArray[np.bool_]: ...
+    @property
+    def position(self) -> IntArray: ...
+    @property
+    def lot(self) -> NDArray[np.uint64]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GivenStats:
-    """Statistics as they are given."""
+    """Statistics as they are given; positions and lots that are not are 0."""
 
     touches: IntArray
     last: IntArray
@@ -62,6 +67,13 @@ class GivenStats:
     ema: FloatArray
     crf: FloatArray
     unit: NDArray[np.bool_]
+    position: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    lot: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+
+    def __post_init__(self) -> None:
+        for name in ("position", "lot"):
+            if not len(given := getattr(self, name)):
+                object.__setattr__(self, name, np.zeros(len(self.touches), given.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +134,7 @@ class Common:
 
 
 class Policy(Protocol):
-    """See the module. Arrays in, arrays out; pure."""
+    """See the module. Arrays in, arrays out; pure. What else it has, `index` says."""
 
     name: ClassVar[str]
 
@@ -145,14 +157,22 @@ class Policy(Protocol):
     def ranks(self, stats: Stats, now: Moment) -> FloatArray:
         """Rank of each record: higher goes sooner."""
 
-    def classes(self, stats: Stats) -> IntArray:
-        """Class of each record, a number from 0 below 2^20. Only for `index = "classes"`."""
-
-    def keys(self, stats: Stats) -> FloatArray:
-        """Number of each record, lowest goes first. Only for `index = "keys"`."""
-
     def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
         """The terms behind the rank of one record (arrays of length 1)."""
+
+
+class ByClass(Policy, Protocol):
+    """A policy whose index is "classes"."""
+
+    def classes(self, stats: Stats) -> IntArray:
+        """Class of each record, a number from 0 below 2^20."""
+
+
+class ByKey(Policy, Protocol):
+    """A policy whose index is "keys"."""
+
+    def keys(self, stats: Stats) -> FloatArray:
+        """Number of each record, lowest goes first."""
 
 
 class Parameters:
@@ -178,6 +198,13 @@ class Parameters:
             raise self._refused(name, f"{text} is outside {'(' if above_low else '['}{low:g}, {high:g}]")
         return value
 
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        """An integer in [low, high]."""
+        text = self._given.pop(name, str(default))
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise self._refused(name, f"{text!r} is not an integer from {low} to {high}")
+        return int(text)
+
     def flag(self, name: str, default: bool) -> bool:
         text = self._given.pop(name, None)
         if text is None:
@@ -192,8 +219,8 @@ class Parameters:
             raise self._refused(name, f"{text!r} is not one of {', '.join(allowed)}")
         return text
 
-    def common(self, alpha: float) -> Common:
-        """The parameters of `Common`; `alpha` is the policy's default."""
+    def common(self, alpha: float, *, leaf_only: bool = True) -> Common:
+        """The parameters of `Common`; `alpha` and `leaf_only` are the policy's defaults."""
         if self.has("lambda") and self.has("half_life_s"):
             raise self._refused("half_life_s", "give lambda or half_life_s, not both")
         half_life_s = self.number("half_life_s", 0.0, 0.0, 1e9, above_low=True)
@@ -202,7 +229,7 @@ class Parameters:
             decay=Decay(self.number("lambda", 0.001, 0.0, 1.0), half_life_s),
             persist=self.flag("persist", True),
             ghost_factor=self.number("ghost_factor", 4.0, 0.0, math.inf),
-            leaf_only=self.flag("leaf_only", True),
+            leaf_only=self.flag("leaf_only", leaf_only),
         )
 
     def finish(self) -> None:

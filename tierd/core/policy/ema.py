@@ -35,8 +35,5 @@ class Ema:
     def classes(self, stats: Stats) -> IntArray:
         return score_classes(stats)
 
-    def keys(self, stats: Stats) -> FloatArray:
-        return score(stats)
-
     def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
         return {"ema": float(stats.ema[0]), "idle_steps": float(now.step - stats.last[0])}

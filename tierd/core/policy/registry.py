@@ -11,9 +11,13 @@ from tierd.core.policy.ema import Ema
 from tierd.core.policy.lfu import Lfu
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.lru import Lru
+from tierd.core.policy.random import Random
+from tierd.core.policy.sliding_window import SlidingWindow
+from tierd.core.policy.streaming import Streaming
+from tierd.core.policy.strided import Strided
 
 POLICIES: dict[str, Callable[[Parameters], Policy]] = {
-    "ema": Ema.parse, "lfu": Lfu.parse, "lrfu": Lrfu.parse, "lru": Lru.parse,
+    one.name: one.parse for one in (Ema, Lfu, Lrfu, Lru, Random, SlidingWindow, Streaming, Strided)
 }
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _MOST_CHARACTERS = 1024
