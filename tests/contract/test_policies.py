@@ -61,12 +61,34 @@ class TestEmaOfAnyBlock(PolicyContract):
 
 class TestRandom(PolicyContract):
     spec = "random"
-    monotone = False
 
 
 class TestRandomOfAnyBlock(PolicyContract):
     spec = "random(seed=7,leaf_only=false)"
-    monotone = False
+
+
+class TestArc(PolicyContract):
+    spec = "arc"
+
+
+class TestArcOfAnyBlock(PolicyContract):
+    spec = "arc(leaf_only=false,persist=false)"
+
+
+class TestS3Fifo(PolicyContract):
+    spec = "s3fifo(small=0.25)"
+
+
+class TestS3FifoOfAnyBlock(PolicyContract):
+    spec = "s3fifo(leaf_only=false)"
+
+
+class TestSieve(PolicyContract):
+    spec = "sieve"
+
+
+class TestSieveOfAnyBlock(PolicyContract):
+    spec = "sieve(leaf_only=false)"
 
 
 class TestStreaming(PolicyContract):
@@ -99,7 +121,7 @@ def test_integer_parameters_are_integers_in_range() -> None:
     """A seed, a stride or a number of sinks that is no integer, or out of its range, is refused by name."""
     wrong = {
         "random(seed=-1)": "policy.seed", "random(seed=4294967296)": "policy.seed",
-        "random(seed=1.5)": "policy.seed",
+        "random(seed=1.5)": "policy.seed", "s3fifo(small=0)": "policy.small", "s3fifo(small=1.1)": "policy.small",
         "strided(stride=0)": "policy.stride", "strided(stride=65537)": "policy.stride",
         "streaming(sink_blocks=-1)": "policy.sink_blocks", "streaming(sink_blocks=65537)": "policy.sink_blocks",
         "streaming(sink_blocks=true)": "policy.sink_blocks", "sliding_window(sink_blocks=1)": "policy.sink_blocks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,10 +15,12 @@ from pytest import MonkeyPatch
 from tierd.core import victims
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.policy.base import Moment
+from tierd.core.policy.queues import ByQueues
 from tierd.core.policy.registry import parse
 from tierd.core.standing import next_use_of, priority_of, set_next_use, set_priority
 from tierd.core.statistics import StatsOf, access, access_weighted
 from tierd.core.terms import NextUse, Priority
+from tierd.testing.plain_queues import PlainQueues
 from tierd_client.format import CATALOG_MAGIC, I64Array, Table, catalog_columns
 
 FAST = os.environ.get("TIERD_TEST_EFFORT") == "fast"
@@ -28,7 +30,9 @@ PARENTS = (-1, 0, 1, 2, 1, 4, -1, 6, 6, -1)
 POLICIES = (
     "lru", "lru(leaf_only=false)", "lrfu", "lrfu(leaf_only=false)", "lrfu(ranking=decayed,lambda=0.25)",
     "lrfu(ranking=composite,alpha=0.3,leaf_only=false)", "lrfu(ranking=decayed,lambda=0.5,leaf_only=false)",
-    "lfu", "ema(leaf_only=false)", "random", "streaming", "strided(stride=2,leaf_only=true)",
+    "lfu", "ema(leaf_only=false)", "streaming", "strided(stride=2,leaf_only=true)",
+    "arc", "arc(leaf_only=false)", "sieve", "sieve(leaf_only=false)", "s3fifo(small=0.3)",
+    "s3fifo(small=0.3,leaf_only=false)", "random",
 )
 
 subsets = st.sets(st.integers(0, ROWS - 1), min_size=1)
@@ -73,6 +77,11 @@ class Order(RuleBasedStateMachine):
         self.children = np.zeros(ROWS, np.int32)
         leaf_only = self.policy.common.leaf_only
         self.index = victims.make_victims(self.catalog, self.policy, self.children if leaf_only else None)
+        self.plain_children = np.zeros(ROWS, np.int32)
+        self.plain: PlainQueues | None = None
+        if self.policy.index == "queues":
+            policy = cast(ByQueues, self.policy)
+            self.plain = PlainQueues(self.catalog, policy, self.plain_children if leaf_only else None)
         self.protected = Protected()
         self.inside: set[int] = set()
         self.step = 0
@@ -85,9 +94,29 @@ class Order(RuleBasedStateMachine):
             if PARENTS[row] >= 0:
                 self.children[PARENTS[row]] += change
 
-    def give_back(self, rows: set[int]) -> None:
+    def give_back(self, rows: set[int], chosen: bool = False) -> None:
         """As the engine does, of all that may be out, whether it is in the tier or not."""
         self.index.put_back(array(rows & self.inside))
+        if self.plain and chosen:
+            self.plain.put_back(array(rows))
+
+    def take_in(self, rows: I64Array) -> None:
+        self.index.insert(rows)
+        if self.plain:
+            self.plain.insert(rows)
+
+    def forget_copies(self, rows: I64Array) -> None:
+        self.index.discard(rows)
+        if self.plain:
+            self.plain.discard(rows)
+
+    @rule(rows=subsets)
+    def announce(self, rows: set[int]) -> None:
+        """Room is about to be made for blocks that are not in the tier."""
+        ids = self.catalog.identity[array(rows - self.inside)]
+        self.index.expect(ids)
+        if self.plain:
+            self.plain.expect(ids)
 
     @rule(steps=st.integers(1, 30))
     def time_passes(self, steps: int) -> None:
@@ -101,14 +130,14 @@ class Order(RuleBasedStateMachine):
             access(self.catalog, array(rows), self.step, float(self.step), self.policy.common)
             self.count(rows, 1)
             self.inside |= rows
-            self.index.insert(array(rows))
+            self.take_in(array(rows))
 
     @rule(rows=subsets)
     def touch(self, rows: set[int]) -> None:
         rows &= self.inside
         if rows:
             access(self.catalog, array(rows), self.step, float(self.step), self.policy.common)
-            self.index.insert(array(rows))
+            self.take_in(array(rows))
 
     @rule(rows=subsets, weight=st.sampled_from([0.125, 0.5, 1.0]))
     def report(self, rows: set[int], weight: float) -> None:
@@ -118,21 +147,21 @@ class Order(RuleBasedStateMachine):
             access_weighted(
                 self.catalog, array(rows), weights, 1, self.step, float(self.step), self.policy.common
             )
-            self.index.insert(array(rows))
+            self.take_in(array(rows))
 
     @rule(rows=subsets, priority=st.sampled_from([Priority.LOW, Priority.NORMAL, Priority.HIGH]))
     def prefer(self, rows: set[int], priority: Priority) -> None:
         rows &= self.inside
         if rows:
             set_priority(self.catalog, array(rows), priority)
-            self.index.insert(array(rows))
+            self.take_in(array(rows))
 
     @rule(rows=subsets, next_use=st.sampled_from(NextUse))
     def say_next(self, rows: set[int], next_use: NextUse) -> None:
         rows &= self.inside
         if rows:
             set_next_use(self.catalog, array(rows), next_use)
-            self.index.insert(array(rows))
+            self.take_in(array(rows))
 
     @rule(rows=subsets)
     def protect(self, rows: set[int]) -> None:
@@ -150,7 +179,7 @@ class Order(RuleBasedStateMachine):
         rows &= self.inside
         if rows:
             self.inside -= rows
-            self.index.discard(array(rows))
+            self.forget_copies(array(rows))
             self.count(rows, -1)
             self.give_back({PARENTS[row] for row in rows if PARENTS[row] >= 0 and not self.children[PARENTS[row]]})
             self.forget(rows)
@@ -177,14 +206,16 @@ class Order(RuleBasedStateMachine):
         assert chosen == expected
         if stay:
             self.count(chosen, 1)
-            self.give_back(set(chosen))
+            self.give_back(set(chosen), chosen=True)
         else:
             self.inside -= set(chosen)
-            self.index.discard(array(chosen))
+            self.forget_copies(array(chosen))
             self.forget(set(chosen))
 
     def search(self, count: int) -> list[int]:
         """The next victims, by looking at all rows for each."""
+        if self.plain:
+            return self.search_queues(self.plain, count)
         everything = np.arange(ROWS)
         ranks = self.policy.ranks(StatsOf(self.catalog, everything), Moment(self.step, float(self.step), 50.0))
         left, chosen = set(self.inside), list[int]()
@@ -196,6 +227,14 @@ class Order(RuleBasedStateMachine):
             chosen.append(min(may_go, key=lambda row: (self.standing(row), -ranks[row], self.place(row))))
             left.remove(chosen[-1])
         return chosen
+
+    def search_queues(self, plain: PlainQueues, count: int) -> list[int]:
+        self.plain_children[:] = self.children
+
+        def departed(parent: int) -> None:
+            self.plain_children[parent] -= 1
+
+        return plain.choose(count, Moment(self.step, float(self.step), 50.0), self.protected, departed)
 
     def standing(self, row: int) -> int:
         by_next = {NextUse.CLOSED: 0, NextUse.HUMAN: 1, NextUse.SOON: 4}

@@ -203,6 +203,7 @@ def explain(state: State, command: Explain) -> Explained:
 def _explanation(state: State, tier: TierState, row: int) -> Explanation:
     stats = statistics.StatsOf(state.catalog, np.array([row]))
     terms = state.policy.terms(stats, state.moment(tier)) | {"touches": float(stats.touches[0])}
+    terms |= tier.victims.terms(row)
     terms["standing"], terms["priority"] = standing_of(state.catalog, row), priority_of(state.catalog, row)
     if state.expected.until[row]:
         terms["expected_s"] = _left_s(state, state.expected, row)

@@ -94,6 +94,7 @@ def _let_in(
     blocks, rows, outcomes, wanted = command.blocks, coming.rows, coming.outcomes, coming.wanted
     sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
     count_existing(state, sequence, rows, outcomes)
+    tier.victims.expect(blocks.ids.take(wanted, axis=0))
     room = _make_room(state, tier, command, rows, len(wanted))
     granted = wanted[: rows_for(state, blocks, rows, wanted[: len(room.addresses)])]
     tier.copies.give_back(command.block_bytes, room.addresses[len(granted) :])

@@ -32,7 +32,8 @@ from tierd.core.protection import Barred, Protection
 from tierd.core.sessions import Sessions
 from tierd.core.standing import forget_next_use
 from tierd.core.underway import STORED_FROM, MoveInFlight, Report, Sequence, Storing, Ticket
-from tierd.core.victims import Victims, make_victims
+from tierd.core.victim_rows import Victims
+from tierd.core.victims import make_victims
 from tierd_client.format import (
     CATALOG_MAGIC,
     GHOST_MAGIC,
@@ -534,7 +535,7 @@ class State:
         for tier in self.tiers.values():
             children = tier.children if self.policy.common.leaf_only else None
             tier.victims = make_victims(self.catalog, self.policy, children)
-            tier.victims.insert(tier.copies.ordered(np.arange(self.catalog.capacity)))
+            tier.victims.load(tier.copies.ordered(np.arange(self.catalog.capacity)))
 
     def choose(self, tier: TierState, count: int) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`."""

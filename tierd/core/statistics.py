@@ -64,11 +64,6 @@ class StatsOf:
         position: IntArray = self._catalog.position[self._rows].astype(np.int64)
         return position
 
-    @property
-    def lot(self) -> NDArray[np.uint64]:
-        lot: NDArray[np.uint64] = self._catalog.words[:, 0][self._rows]
-        return lot
-
 
 def records_of(catalog: Catalog, rows: I64Array) -> Records:
     """The same as they are kept of ghosts."""

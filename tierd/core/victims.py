@@ -1,140 +1,38 @@
 """Choosing victims in a tier without looking at all blocks.
 
-Both indexes hold the rows of one tier in the order of eviction and give them up one by one. Entries are
-never searched for: a row has a token, an entry carries the token it was made with, and an entry whose token
-is old is skipped when it comes up. A row that comes up while it is protected leaves its list ("out") and is
-put back when the protection ends, so that a choice never walks over the same protected rows twice.
+An index holds the rows of one tier in the order of eviction and gives them up one by one (victim_rows.py).
 
 `ClassLists` (policies whose index is "classes"): one list per class and standing, ordered by (older access, deeper,
 smaller identity); the candidates are the heads of the lowest standing that has any. `KeyHeap` ("keys"): one heap of
-keys that do not change while idle, each behind its standing.
+keys that do not change while idle, each behind its standing. `QueueOrder` ("queues", queue_order.py): queues of the
+policy's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import every, indices, scalars, some
+from tierd.core.arrays import every, indices, some
 from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.policy.base import CLASS_BITS, ByClass, ByKey, Moment, Policy
+from tierd.core.policy.queues import ByQueues
 from tierd.core.protection import Protection
+from tierd.core.queue_order import QueueOrder
 from tierd.core.standing import standings
 from tierd.core.statistics import StatsOf
+from tierd.core.victim_rows import NONE, Departed, Place, TokenArray, VictimRows, Victims
 from tierd_client.format import I64Array
-
-Departed = Callable[[int], None]
-"""Told of each chosen row that has a parent which row that is."""
-Place = tuple[int, int, bytes]
-"""(last, -position, identity): the order within a class."""
-TokenArray = NDArray[np.uint32]
 
 STAGE_ROWS = 64
 LATE_ROWS = 64
 COMPACT_ABOVE = 4096
-NONE = -1
 _NO_ROWS = np.empty(0, np.int64)
-
-
-class Victims(Protocol):
-    """Rows of one tier, in the order of eviction."""
-
-    @property
-    def out(self) -> NDArray[np.bool_]:
-        """Rows that `put_back` would take back."""
-
-    def insert(self, rows: I64Array) -> None:
-        """Takes in distinct rows, or moves those that are in to where statistics and standing now put them."""
-
-    def discard(self, rows: I64Array) -> None:
-        """Forgets rows; those that are not in are ignored."""
-
-    def put_back(self, rows: I64Array) -> None:
-        """The protection of these rows, or their last child, may have gone; or they were chosen and stay."""
-
-    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
-        """The next `count` victims, in order, taken out. `departed` is told the parent of each as it is chosen."""
-
-
-class _Rows:
-    """Tokens and places of rows: what both indexes share."""
-
-    def __init__(self, catalog: Catalog, children: NDArray[np.int32] | None) -> None:
-        self.catalog = catalog
-        self.children = children
-        self.children_at = None if children is None else scalars(children)
-        """Children of each row that are still in the tier; None when any block may go before them."""
-        self.token = np.zeros(catalog.capacity, np.uint32)
-        """Moves with each insertion of the row, modulo 2^32."""
-        self.member = np.zeros(catalog.capacity, bool)
-        self._token_at, self._member_at = scalars(self.token), scalars(self.member)
-        self.out = np.zeros(catalog.capacity, bool)
-        self.members = 0
-        self.choice = 0
-        """Number of the choice of victims that is being made, or was made last."""
-
-    def renew(self, rows: I64Array) -> TokenArray:
-        """New tokens of rows that are in from now on."""
-        self.members += int(np.count_nonzero(~self.member[rows]))
-        self.member[rows] = True
-        self.out[rows] = False
-        tokens: TokenArray = self.token[rows] + np.uint32(1)
-        self.token[rows] = tokens
-        return tokens
-
-    def valid(self, row: int, token: int) -> bool:
-        """Whether an entry still stands for its row."""
-        return bool(self._token_at[row] == token and self._member_at[row])
-
-    def all_valid(self, rows: I64Array, tokens: TokenArray) -> NDArray[np.bool_]:
-        """As `valid`, for many."""
-        current: NDArray[np.bool_] = (self.token[rows] == tokens) & self.member[rows]
-        return current
-
-    def discard(self, rows: I64Array) -> None:
-        self.members -= int(np.count_nonzero(self.member[rows]))
-        self.member[rows] = False
-        self.out[rows] = False
-
-    def take(self, chosen: list[int]) -> None:
-        """These were chosen."""
-        rows = np.array(chosen, np.int64)
-        self.member[rows] = False
-        self.out[rows] = True
-        self.members -= len(rows)
-
-    def returning(self, rows: I64Array) -> I64Array:
-        """Those that are out and have no child here: with the last child a row is put back once more."""
-        rows = rows[self.out[rows]]
-        return rows if self.children is None else rows[self.children[rows] == 0]
-
-    def place(self, row: int) -> Place:
-        catalog = self.catalog
-        return int(catalog.last[row]), -int(catalog.position[row]), catalog.identity[row].tobytes()
-
-    def in_order(self, rows: I64Array) -> I64Array:
-        """Rows last accessed in one step, sorted by their places."""
-        depth = -self.catalog.position[rows].astype(np.int64)
-        order = depth.argsort()
-        if some(_repeated(depth[order])):
-            first = self.catalog.words[:, 0][rows].byteswap()
-            order = np.lexsort((first, depth))
-            if some(_repeated(depth[order]) & _repeated(first[order])):
-                words = self.catalog.words[rows].byteswap().T
-                order = np.lexsort((words[3], words[2], words[1], words[0], depth))
-        return rows[order]
-
-
-def _repeated(ordered: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which are equal to the one before, from the second on."""
-    repeated: NDArray[np.bool_] = ordered[1:] == ordered[:-1]
-    return repeated
 
 
 def _groups(values: I64Array) -> list[I64Array]:
@@ -172,7 +70,7 @@ class _ClassList:
     def empty(self) -> bool:
         return not (len(self.stage) or self.late or self.open or self.head < self.tail)
 
-    def add(self, known: _Rows, rows: I64Array, tokens: TokenArray, step: int) -> bool:
+    def add(self, known: VictimRows, rows: I64Array, tokens: TokenArray, step: int) -> bool:
         """Takes in rows last accessed at `step`. False when they come too late for that."""
         if step < self.step:
             return False
@@ -182,7 +80,7 @@ class _ClassList:
         self.open.append((rows, tokens))
         return True
 
-    def close(self, known: _Rows) -> None:
+    def close(self, known: VictimRows) -> None:
         """Sorts what is open into the log; whatever else comes of its step is late."""
         if not self.open:
             return
@@ -213,7 +111,7 @@ class _ClassList:
         rows[:live], tokens[:live] = self.rows[self.head : self.tail], self.tokens[self.head : self.tail]
         self.rows, self.tokens, self.head, self.tail = rows, tokens, 0, live
 
-    def compact(self, known: _Rows) -> int:
+    def compact(self, known: VictimRows) -> int:
         """Drops the entries whose token is old; how many are left, latecomers aside."""
         rows, tokens = self.rows[self.head : self.tail], self.tokens[self.head : self.tail]
         valid = known.all_valid(rows.astype(np.int64), tokens)
@@ -226,7 +124,7 @@ class _ClassList:
         heapify(self.late)
         return self.tail + sum(len(rows) for rows, _ in self.open)
 
-    def first(self, known: _Rows, protection: Protection) -> int:
+    def first(self, known: VictimRows, protection: Protection) -> int:
         """The first row that may go as far as pins are concerned, or NONE; it is not taken out."""
         while True:
             if self._settle_stage(known, protection):
@@ -244,7 +142,7 @@ class _ClassList:
         row = int(rows[self._at])
         return self.late[0][1] if self.late and self.late[0][0] < known.place(row) else row
 
-    def _settle_stage(self, known: _Rows, protection: Protection) -> bool:
+    def _settle_stage(self, known: VictimRows, protection: Protection) -> bool:
         """Drops what may no longer go from the front of the stage. True when a row is left there."""
         rows, tokens = self._staged
         while self._at < len(rows):
@@ -256,12 +154,12 @@ class _ClassList:
             self._at += 1
         return False
 
-    def _fill_stage(self, known: _Rows, protection: Protection) -> None:
+    def _fill_stage(self, known: VictimRows, protection: Protection) -> None:
         stop = min(self.tail, self.head + STAGE_ROWS)
         self._stage(self.rows[self.head : stop].astype(np.int64), self.tokens[self.head : stop], known, protection)
         self.head = stop
 
-    def _stage(self, rows: I64Array, tokens: TokenArray, known: _Rows, protection: Protection) -> None:
+    def _stage(self, rows: I64Array, tokens: TokenArray, known: VictimRows, protection: Protection) -> None:
         """Makes the stage those of these rows that may go, as far as pins are concerned."""
         valid = known.all_valid(rows, tokens)
         barred = valid & protection.many(rows)
@@ -269,7 +167,7 @@ class _ClassList:
         valid &= ~barred
         self._staged, self._at, self.refined_in = (rows[valid], tokens[valid]), 0, known.choice
 
-    def _skip_late(self, known: _Rows, protection: Protection) -> bool:
+    def _skip_late(self, known: VictimRows, protection: Protection) -> bool:
         """Removes the first latecomer if it is stale or protected."""
         _, row, token = self.late[0]
         if known.valid(row, token):
@@ -279,7 +177,7 @@ class _ClassList:
         heappop(self.late)
         return True
 
-    def refine(self, known: _Rows, protection: Protection) -> None:
+    def refine(self, known: VictimRows, protection: Protection) -> None:
         """Leaves on the stage only rows that may go, as far as pins are concerned."""
         rows, tokens = self._staged
         self._stage(rows[self._at :], tokens[self._at :], known, protection)
@@ -300,14 +198,14 @@ class _ClassList:
         return [entry[1] for entry in self.late[:LATE_ROWS]]
 
 
-class ClassLists:
+class ClassLists(Victims):
     """`_heads` caches the first row of each list; a list whose first row may be another is `_unsure`.
 
     A head counts only with the token that it had then: a row that was touched since stands elsewhere.
     """
 
     def __init__(self, catalog: Catalog, policy: ByClass, children: NDArray[np.int32] | None) -> None:
-        self._rows = _Rows(catalog, children)
+        self._rows = VictimRows(catalog, children)
         self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
         self._number: dict[int, int] = {}
@@ -470,7 +368,7 @@ class ClassLists:
 class _Merge:
     """The ranks of heads at one moment."""
 
-    def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: _Rows) -> None:
+    def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: VictimRows) -> None:
         self._catalog, self._policy, self._now, self._rows = catalog, policy, now, rows
         self._known: dict[int, float] = {}
 
@@ -528,11 +426,11 @@ class _Merge:
         return at
 
 
-class KeyHeap:
+class KeyHeap(Victims):
     """One heap of (standing, key, place)."""
 
     def __init__(self, catalog: Catalog, policy: ByKey, children: NDArray[np.int32] | None) -> None:
-        self._rows = _Rows(catalog, children)
+        self._rows = VictimRows(catalog, children)
         self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
         self._heap: list[tuple[int, float, Place, int, int]] = []
@@ -574,6 +472,8 @@ class KeyHeap:
 
 
 def make_victims(catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> Victims:
+    if policy.index == "queues":
+        return QueueOrder(catalog, cast(ByQueues, policy), children)
     if policy.index == "keys":
         return KeyHeap(catalog, cast(ByKey, policy), children)
     return ClassLists(catalog, cast(ByClass, policy), children)

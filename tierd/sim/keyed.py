@@ -15,12 +15,12 @@ that a heap is exact.
 from __future__ import annotations
 
 import heapq
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
 from tierd.core.errors import InvalidInput
-from tierd.core.policy.base import GivenStats, Policy
+from tierd.core.policy.base import ByKey, GivenStats, Policy
 from tierd.core.policy.registry import parse
 from tierd.sim.played import Advance, Played
 from tierd.sim.traces import Trace
@@ -63,7 +63,7 @@ class KeyedCache:
         self.evictions = 0
         self.self_evictions = 0
         """Evictions of blocks of the request that is being served."""
-        self._policy, self._capacity = policy, capacity
+        self._policy, self._capacity = cast(ByKey, policy), capacity
         self._pinned, self._memory = pinned, memory
         self._step = 0
         self._resident: dict[int, Key] = {}

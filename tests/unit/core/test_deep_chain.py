@@ -6,7 +6,7 @@ import pytest
 from engine_driver import Driver, ids_of
 
 from tierd.core import messages as m
-from tierd.core.victims import _Rows
+from tierd.core.victim_rows import VictimRows
 
 DEPTH = 200
 
@@ -19,13 +19,13 @@ def test_a_chain_that_grows_by_one_block_is_not_put_back_whole(monkeypatch: pyte
     for number in range(10_000, 10_020):
         driver.put([number])
     sought: list[int] = []
-    place = _Rows.place
+    place = VictimRows.place
 
-    def counted(rows: _Rows, row: int) -> tuple[int, int, bytes]:
+    def counted(rows: VictimRows, row: int) -> tuple[int, int, bytes]:
         sought.append(row)
         return place(rows, row)
 
-    monkeypatch.setattr(_Rows, "place", counted)
+    monkeypatch.setattr(VictimRows, "place", counted)
     for number in range(DEPTH, DEPTH + 10):
         blocks = ids_of([number], chain=True, first=number, parent=number - 1)
         assert driver.put_ids(blocks) == [m.Reserved.GRANTED]

@@ -8,7 +8,8 @@ from engine_driver import BLOCK, SESSION, Driver, identity, ids_of
 
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput, LimitReached
-from tierd.core.victims import _ClassList, _Rows
+from tierd.core.victim_rows import VictimRows
+from tierd.core.victims import _ClassList
 
 
 def listed(driver: Driver, where: m.BlockFilter, **how: object) -> list[bytes]:
@@ -185,7 +186,7 @@ def test_latecomers_are_a_heap_also_after_a_compaction() -> None:
     """Dropping stale latecomers leaves the first of the rest at the top."""
     driver = Driver(host=8)
     driver.put(range(7))
-    rows = _Rows(driver.engine.state.catalog, None)
+    rows = VictimRows(driver.engine.state.catalog, None)
     every = np.arange(7)
     tokens = rows.renew(every)
     found = _ClassList()

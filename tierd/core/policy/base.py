@@ -10,7 +10,9 @@ maximum without looking at all blocks:
 * `index = "classes"`: it sorts records into classes within which the rank grows with idleness, so that the
   least recently used of each class is the class's candidate (`classes`);
 * `index = "keys"`: the order does not change while records are idle, and a number per record states it
-  (`keys`, lowest first).
+  (`keys`, lowest first);
+* `index = "queues"`: the order is that of queues which it keeps for each tier (queues.py), and the rank serves only
+  to compare blocks that stand in none.
 """
 
 from __future__ import annotations
@@ -36,8 +38,7 @@ MOST_TOUCHES = 1 << 16
 
 class Stats(Protocol):
     """Statistics of several records, as parallel arrays. Those in a catalog are gathered when they are asked for,
-    anew each time. `unit`: each access so far had weight 1. `position`: place in the chain, from 0. `lot`: 64 bits
-    of the identity, which is a hash."""
+    anew each time. `unit`: each access so far had weight 1. `position`: place in the chain, from 0."""
 
     @property
     def touches(self) -> IntArray: ...
@@ -53,13 +54,11 @@ class Stats(Protocol):
     def unit(self) -> NDArray[np.bool_]: ...
     @property
     def position(self) -> IntArray: ...
-    @property
-    def lot(self) -> NDArray[np.uint64]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GivenStats:
-    """Statistics as they are given; positions and lots that are not are 0."""
+    """Statistics as they are given; positions that are not are 0."""
 
     touches: IntArray
     last: IntArray
@@ -68,12 +67,10 @@ class GivenStats:
     crf: FloatArray
     unit: NDArray[np.bool_]
     position: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    lot: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def __post_init__(self) -> None:
-        for name in ("position", "lot"):
-            if not len(given := getattr(self, name)):
-                object.__setattr__(self, name, np.zeros(len(self.touches), given.dtype))
+        if not len(self.position):
+            object.__setattr__(self, "position", np.zeros(len(self.touches), np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ class Policy(Protocol):
         """The formula of the rank, for people."""
 
     @property
-    def index(self) -> Literal["classes", "keys"]:
+    def index(self) -> Literal["classes", "keys", "queues"]:
         """How the order is kept, see the module."""
 
     @property

@@ -40,10 +40,13 @@ class Lfu:
 
     def ranks(self, stats: Stats, now: Moment) -> FloatArray:
         del now  # a count does not age
-        return -self.classes(stats).astype(np.float64)
+        return -self.keys(stats)
 
     def classes(self, stats: Stats) -> IntArray:
         return np.minimum(stats.touches, MOST_TOUCHES)
+
+    def keys(self, stats: Stats) -> FloatArray:
+        return self.classes(stats).astype(np.float64)
 
     def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
         return {"idle_steps": float(now.step - stats.last[0])}

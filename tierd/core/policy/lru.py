@@ -31,5 +31,8 @@ class Lru:
     def classes(self, stats: Stats) -> IntArray:
         return np.zeros(len(stats.last), np.int64)
 
+    def keys(self, stats: Stats) -> FloatArray:
+        return stats.last.astype(np.float64)
+
     def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
         return {"idle_steps": float(now.step - stats.last[0])}

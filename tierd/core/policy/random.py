@@ -1,29 +1,30 @@
-"""By lot: each access draws a number from identity, step and seed, and the lowest goes first.
+"""By lot: each block in the tier is as likely to go as any other.
 
-The same seed and history give the same victims. A baseline: what is no better than this knows nothing of the trace.
+A block that comes draws the time that it stays, exponentially distributed with mean 1, and the earliest time goes.
+The clock stands at the time of the last victim: what remains to each of the others is then distributed as it was
+when it came, so that the next is drawn from all alike. The same seed and history give the same victims.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tierd.core.policy.base import Common, FloatArray, Moment, Parameters, Stats, common_spec
+from tierd.core.policy.base import Parameters, common_spec
+from tierd.core.policy.queues import Counts, Queued, Spot
 
 MOST_SEED = (1 << 32) - 1
-_GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_WORD = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Queued):
+    """A baseline: what is no better than this knows nothing of the trace."""
+
     name: ClassVar[str] = "random"
-    common: Common
+    rule: ClassVar[str] = "by lot"
     seed: int = 0
-    rule: str = "by lot, drawn at the last access"
-    index: Literal["keys"] = "keys"
 
     @classmethod
     def parse(cls, parameters: Parameters) -> Random:
@@ -34,21 +35,56 @@ class Random:
     def spec(self) -> str:
         return f"random({','.join([f'seed={self.seed}', *common_spec(self.common)])})"
 
-    def ranks(self, stats: Stats, now: Moment) -> FloatArray:
-        del now  # a lot is kept until the next access
-        return -self.keys(stats)
-
-    def keys(self, stats: Stats) -> FloatArray:
-        drawn = _mix(_mix(stats.last.astype(np.uint64) + np.uint64(self.seed) * _GOLDEN) ^ stats.lot)
-        return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-    def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
-        return {"lot": float(self.keys(stats)[0]), "idle_steps": float(now.step - stats.last[0])}
+    def queues(self) -> RandomQueues:
+        return RandomQueues(self.seed)
 
 
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The step of SplitMix64 (Steele et al., "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014)."""
-    value = value + _GOLDEN
-    value = (value ^ value >> np.uint64(30)) * _FIRST
-    value = (value ^ value >> np.uint64(27)) * _SECOND
-    return value ^ value >> np.uint64(31)
+class RandomQueues:
+    """One queue. The key is the time at which a block goes."""
+
+    count: ClassVar[int] = 1
+    moves_when_accessed: ClassVar[bool] = False
+
+    def __init__(self, seed: int) -> None:
+        self.turn = 0
+        self._drawn = _mix(seed)
+        self._time = 0.0
+
+    def expect(self, identity: bytes, counts: Counts) -> None:
+        """What left is forgotten."""
+
+    def enter(self, identity: bytes, counts: Counts) -> Spot:
+        del counts
+        self._drawn = _mix(self._drawn ^ int.from_bytes(identity[:8], "little"))
+        lot = ((self._drawn >> 12) + 0.5) * 2.0**-52
+        return Spot(0, key=self._time - math.log(lot))
+
+    def enter_at_start(self, identity: bytes, touches: int) -> Spot:
+        del touches
+        return self.enter(identity, Counts([]))
+
+    def accessed(self, spot: Spot) -> Spot:
+        return spot
+
+    def look_in(self, counts: Counts, newcomer: bytes) -> tuple[int, ...]:
+        del counts, newcomer
+        return (0,)
+
+    def pass_over(self, spot: Spot) -> Spot | None:
+        del spot
+        return None
+
+    def left(self, identity: bytes, spot: Spot, counts: Counts, newcomer: bytes) -> None:
+        del identity, counts, newcomer
+        self._time = max(self._time, spot.key)
+
+    def terms(self, spot: Spot) -> dict[str, float]:
+        return {"stays_until": spot.key, "time": self._time}
+
+
+def _mix(value: int) -> int:
+    """A step of SplitMix64 (Steele et al., "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014)."""
+    value = value + 0x9E3779B97F4A7C15 & _WORD
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _WORD
+    return value ^ value >> 31

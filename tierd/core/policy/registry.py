@@ -6,18 +6,23 @@ import re
 from collections.abc import Callable
 
 from tierd.core.errors import InvalidInput
+from tierd.core.policy.arc import Arc
 from tierd.core.policy.base import Parameters, Policy
 from tierd.core.policy.ema import Ema
 from tierd.core.policy.lfu import Lfu
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.lru import Lru
 from tierd.core.policy.random import Random
+from tierd.core.policy.s3fifo import S3Fifo
+from tierd.core.policy.sieve import Sieve
 from tierd.core.policy.sliding_window import SlidingWindow
 from tierd.core.policy.streaming import Streaming
 from tierd.core.policy.strided import Strided
 
 POLICIES: dict[str, Callable[[Parameters], Policy]] = {
-    one.name: one.parse for one in (Ema, Lfu, Lrfu, Lru, Random, SlidingWindow, Streaming, Strided)
+    one.name: one.parse for one in (
+        Arc, Ema, Lfu, Lrfu, Lru, Random, S3Fifo, Sieve, SlidingWindow, Streaming, Strided,
+    )
 }
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _MOST_CHARACTERS = 1024

@@ -1,4 +1,4 @@
-"""Policies that go by place in the chain or by lot: the order that each states."""
+"""Policies that go by place in the chain: the order that each states."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from tierd.core.policy.registry import parse
 NOW = Moment(100, 100.0, 50.0)
 
 
-def chain(last: list[int], position: list[int], lot: list[int] | None = None) -> Stats:
+def chain(last: list[int], position: list[int]) -> Stats:
     """Records last accessed at these steps, at these places."""
     count = len(last)
     ones = np.ones(count)
-    lots = np.array(lot or [0] * count, np.uint64)
     return GivenStats(
-        np.ones(count, np.int64), np.array(last), ones, ones, ones, np.ones(count, bool), np.array(position), lots
+        np.ones(count, np.int64), np.array(last), ones, ones, ones, np.ones(count, bool), np.array(position)
     )
 
 
@@ -46,16 +45,3 @@ def test_places_are_ordered_far_down_and_late() -> None:
     step, deep = (1 << 35) - 1, (1 << 18) - 1
     assert order("streaming", chain([step, step, step, step - 1], [deep, deep - 1, 0, 5])) == [3, 1, 0, 2]
     assert order("streaming", chain([1 << 50, 0, 1 << 50], [0, 0, 9])) == [2, 1, 0]
-
-
-def test_lots_depend_on_identity_step_and_seed_and_fill_the_unit_interval() -> None:
-    """A lot is the same for the same access and another for any other; lots are spread evenly."""
-    draw = np.random.default_rng(3)
-    lots = draw.integers(0, 1 << 63, 4000, np.uint64)
-    stats = chain([5] * 4000, [0] * 4000, lots.tolist())
-    later = chain([6] * 4000, [0] * 4000, lots.tolist())
-    drawn = -parse("random").ranks(stats, NOW)
-    assert np.array_equal(drawn, -parse("random").ranks(stats, Moment(999, 999.0, 1.0)))
-    assert (np.histogram(drawn, 10, (0.0, 1.0))[0] > 300).all()
-    for other in (parse("random").ranks(later, NOW), parse("random(seed=1)").ranks(stats, NOW)):
-        assert abs(np.corrcoef(drawn, other)[0, 1]) < 0.1

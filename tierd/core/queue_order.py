@@ -1,0 +1,209 @@
+"""Choosing victims by queues that the policy keeps (tierd/core/policy/queues.py), in one tier.
+
+Each queue is a heap of (standing, key, number, row, token). Whoever joins a queue gets the next number, so that
+it is the last of its standing and key; of several that join at once, the deeper come first. A block that may not
+go now keeps its number while it is out. A choice whose rows are all put back was none: whoever was passed over
+stands where it stood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.catalog import Catalog
+from tierd.core.hashindex import NO_ROW
+from tierd.core.policy.base import Moment
+from tierd.core.policy.queues import ByQueues, Counts, Spot
+from tierd.core.protection import Protection
+from tierd.core.standing import standings
+from tierd.core.victim_rows import NONE, Departed, VictimRows, Victims
+from tierd_client.format import I64Array, U8Array
+
+COMPACT_ABOVE = 4096
+NO_STANDING = 1 << 20
+"""Of a queue in which nothing may go now."""
+
+Entry = tuple[int, float, int, int, int]
+"""(standing, key, number, row, token)."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Rows chosen at once and the newcomers that they make room for; who was passed over, and stood where."""
+
+    turn: int
+    rows: dict[int, bytes] = field(default_factory=dict)
+    passed: list[tuple[int, Spot, int]] = field(default_factory=list)
+
+
+class QueueOrder(Victims):
+    def __init__(self, catalog: Catalog, policy: ByQueues, children: NDArray[np.int32] | None) -> None:
+        self._rows = VictimRows(catalog, children)
+        self.out = self._rows.out
+        self._catalog, self._queues = catalog, policy.queues()
+        self._heaps: list[list[Entry]] = [[] for _ in range(self._queues.count)]
+        self._counts = Counts([0] * self._queues.count)
+        self._inside: dict[int, tuple[Spot, int]] = {}
+        """Row in the tier -> where it stands, and its number."""
+        self._met = np.zeros(catalog.capacity, np.uint32)
+        """Accesses of each row when it was last looked at."""
+        self._chosen: dict[int, bytes] = {}
+        """Row chosen and not dropped yet -> the newcomer that it makes room for."""
+        self._choices: list[_Choice] = []
+        """Those that can be taken back, the latest last."""
+        self._expected: dict[bytes, None] = {}
+        self._next = 0
+
+    def load(self, rows: I64Array) -> None:
+        for row in sorted(rows.tolist(), key=self._rows.place):
+            self._join(row, self._queues.enter_at_start(self._identity(row), int(self._catalog.touches[row])))
+        self._counts.most = len(self._inside)
+        self._look(rows)
+
+    def expect(self, ids: U8Array) -> None:
+        packed = np.ascontiguousarray(ids).tobytes()
+        width = self._catalog.identity.shape[1]
+        self._expected = dict.fromkeys(packed[at : at + width] for at in range(0, len(packed), width))
+        for identity in self._expected:
+            self._queues.expect(identity, self._counts)
+
+    def insert(self, rows: I64Array) -> None:
+        self._choices.clear()
+        touches = self._catalog.touches
+        for row in sorted(rows.tolist(), key=self._rows.place):
+            self._unchoose(row)
+            if row not in self._inside:
+                identity = self._identity(row)
+                self._expected.pop(identity, None)
+                self._join(row, self._queues.enter(identity, self._counts))
+            elif touches[row] != self._met[row]:
+                self._access(row)
+        self._counts.most = max(self._counts.most, len(self._inside))
+        self._look(rows)
+
+    def discard(self, rows: I64Array) -> None:
+        for row in rows.tolist():
+            if row not in self._inside:
+                continue
+            self._choices.clear()
+            spot, _ = self._inside[row]
+            if row in self._chosen:
+                self._queues.left(self._identity(row), spot, self._counts, self._chosen.pop(row))
+            else:
+                self._counts.lengths[spot.queue] -= 1
+            del self._inside[row]
+        self._rows.discard(rows)
+
+    def put_back(self, rows: I64Array) -> None:
+        for row in rows[self.out[rows]].tolist():
+            self._unchoose(row)
+        while self._choices and self._chosen.keys().isdisjoint(self._choices[-1].rows):
+            self._take_back(self._choices.pop())
+        self._push(self._rows.returning(rows))
+
+    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
+        del now  # the order does not change with time
+        choice = _Choice(self._queues.turn)
+        while len(choice.rows) < count and (row := self._next_victim(choice, protection)) != NONE:
+            if (parent := self._catalog.parent_of(row)) != NO_ROW:
+                departed(parent)
+        self._choices.append(choice)
+        chosen = list(choice.rows)
+        self._rows.take(chosen)
+        return chosen
+
+    def terms(self, row: int) -> dict[str, float]:
+        return self._queues.terms(self._inside[row][0]) if row in self._inside else {}
+
+    def _next_victim(self, choice: _Choice, protection: Protection) -> int:
+        newcomer = next(iter(self._expected), b"")
+        while (queue := self._queue_to_look_in(protection, newcomer)) != NONE:
+            *_, row, _ = heappop(self._heaps[queue])
+            spot, number = self._inside[row]
+            self._counts.lengths[queue] -= 1
+            onward = self._queues.pass_over(spot)
+            if onward is None:
+                self._expected.pop(newcomer, None)
+                choice.rows[row] = self._chosen[row] = newcomer
+                return row
+            choice.passed.append((row, spot, number))
+            self._join(row, onward)
+            self._push(np.array([row]))
+        return NONE
+
+    def _queue_to_look_in(self, protection: Protection, newcomer: bytes) -> int:
+        """The queue of the next candidate: of those whose first has the lowest standing, the one the policy names
+        first."""
+        standing = [self._settle(heap, protection) for heap in self._heaps]
+        lowest = min(standing)
+        if lowest == NO_STANDING:
+            return NONE
+        order = self._queues.look_in(self._counts, newcomer)
+        return next(queue for queue in order if standing[queue] == lowest)
+
+    def _settle(self, heap: list[Entry], protection: Protection) -> int:
+        """Drops from the front what may not go now; the standing of the first that may."""
+        children = self._rows.children_at
+        while heap:
+            standing, *_, row, token = heap[0]
+            if self._rows.valid(row, token):
+                if not (protection.one(row) or (children is not None and children[row])):
+                    return standing
+                self.out[row] = True
+            heappop(heap)
+        return NO_STANDING
+
+    def _unchoose(self, row: int) -> None:
+        if self._chosen.pop(row, None) is not None:
+            self._counts.lengths[self._inside[row][0].queue] += 1
+
+    def _access(self, row: int) -> None:
+        spot, number = self._inside[row]
+        after = self._queues.accessed(spot)
+        if self._queues.moves_when_accessed:
+            self._counts.lengths[spot.queue] -= 1
+            self._join(row, after)
+        else:
+            self._inside[row] = after, number
+
+    def _join(self, row: int, spot: Spot) -> None:
+        """Gives a row the last number of a queue."""
+        self._inside[row] = spot, self._next
+        self._counts.lengths[spot.queue] += 1
+        self._next += 1
+
+    def _look(self, rows: I64Array) -> None:
+        self._met[rows] = self._catalog.touches[rows]
+        self._push(rows)
+
+    def _push(self, rows: I64Array) -> None:
+        """Entries for rows where they stand."""
+        if not len(rows):
+            return
+        tokens = self._rows.renew(rows).tolist()
+        standing = standings(self._catalog, rows).tolist()
+        for first, row, token in zip(standing, rows.tolist(), tokens, strict=True):
+            spot, number = self._inside[row]
+            heap = self._heaps[spot.queue]
+            heappush(heap, (first, spot.key, number, row, token))
+            if len(heap) > 2 * self._rows.members + COMPACT_ABOVE:
+                heap[:] = [entry for entry in heap if self._rows.valid(entry[3], entry[4])]
+                heapify(heap)
+
+    def _take_back(self, choice: _Choice) -> None:
+        self._queues.turn = choice.turn
+        newcomers = filter(None, choice.rows.values())
+        self._expected = dict.fromkeys([*newcomers, *self._expected])
+        for row, spot, number in reversed(choice.passed):
+            self._counts.lengths[self._inside[row][0].queue] -= 1
+            self._counts.lengths[spot.queue] += 1
+            self._inside[row] = spot, number
+        self._push(np.array([row for row, _, _ in choice.passed if not self.out[row]], np.int64))
+
+    def _identity(self, row: int) -> bytes:
+        identity: bytes = self._catalog.identity[row].tobytes()
+        return identity

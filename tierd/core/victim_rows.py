@@ -1,0 +1,136 @@
+"""What the orders of victims share: what one is, and rows with tokens.
+
+Entries of an order are never searched for: a row has a token, an entry carries the token it was made with, and an
+entry whose token is old is skipped when it comes up. A row that comes up while it is protected leaves its list
+("out") and is put back when the protection ends, so that a choice never walks over the same protected rows twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierd.core.arrays import scalars, some
+from tierd.core.catalog import Catalog
+from tierd.core.policy.base import Moment
+from tierd.core.protection import Protection
+from tierd_client.format import I64Array, U8Array
+
+Departed = Callable[[int], None]
+"""Told of each chosen row that has a parent which row that is."""
+Place = tuple[int, int, bytes]
+"""(last, -position, identity): the order of equals."""
+TokenArray = NDArray[np.uint32]
+
+NONE = -1
+
+
+class Victims(Protocol):
+    """Rows of one tier, in the order of eviction."""
+
+    out: NDArray[np.bool_]
+    """Rows that `put_back` would take back."""
+
+    def load(self, rows: I64Array) -> None:
+        """Takes in distinct rows at the start, whenever they came."""
+        self.insert(rows)
+
+    def expect(self, ids: U8Array) -> None:
+        """Blocks that are not in the tier are about to come in; told before room is made for them. Records tell an
+        order of ranks all that it needs."""
+        del ids
+
+    def insert(self, rows: I64Array) -> None:
+        """Takes in distinct rows, or moves those that are in to where statistics and standing now put them."""
+
+    def discard(self, rows: I64Array) -> None:
+        """Forgets rows; those that are not in are ignored."""
+
+    def put_back(self, rows: I64Array) -> None:
+        """The protection of these rows, or their last child, may have gone; or they were chosen and stay."""
+
+    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
+        """The next `count` victims, in order, taken out. `departed` is told the parent of each as it is chosen."""
+
+    def terms(self, row: int) -> dict[str, float]:
+        """What the order knows of a row beside its record, for people."""
+        del row
+        return {}
+
+
+class VictimRows:
+    """Tokens and places of rows: what all indexes share."""
+
+    def __init__(self, catalog: Catalog, children: NDArray[np.int32] | None) -> None:
+        self.catalog = catalog
+        self.children = children
+        self.children_at = None if children is None else scalars(children)
+        """Children of each row that are still in the tier; None when any block may go before them."""
+        self.token = np.zeros(catalog.capacity, np.uint32)
+        """Moves with each insertion of the row, modulo 2^32."""
+        self.member = np.zeros(catalog.capacity, bool)
+        self._token_at, self._member_at = scalars(self.token), scalars(self.member)
+        self.out = np.zeros(catalog.capacity, bool)
+        self.members = 0
+        self.choice = 0
+        """Number of the choice of victims that is being made, or was made last."""
+
+    def renew(self, rows: I64Array) -> TokenArray:
+        """New tokens of rows that are in from now on."""
+        self.members += int(np.count_nonzero(~self.member[rows]))
+        self.member[rows] = True
+        self.out[rows] = False
+        tokens: TokenArray = self.token[rows] + np.uint32(1)
+        self.token[rows] = tokens
+        return tokens
+
+    def valid(self, row: int, token: int) -> bool:
+        """Whether an entry still stands for its row."""
+        return bool(self._token_at[row] == token and self._member_at[row])
+
+    def all_valid(self, rows: I64Array, tokens: TokenArray) -> NDArray[np.bool_]:
+        """As `valid`, for many."""
+        current: NDArray[np.bool_] = (self.token[rows] == tokens) & self.member[rows]
+        return current
+
+    def discard(self, rows: I64Array) -> None:
+        self.members -= int(np.count_nonzero(self.member[rows]))
+        self.member[rows] = False
+        self.out[rows] = False
+
+    def take(self, chosen: list[int]) -> None:
+        """These were chosen."""
+        rows = np.array(chosen, np.int64)
+        self.member[rows] = False
+        self.out[rows] = True
+        self.members -= len(rows)
+
+    def returning(self, rows: I64Array) -> I64Array:
+        """Those that are out and have no child here: with the last child a row is put back once more."""
+        rows = rows[self.out[rows]]
+        return rows if self.children is None else rows[self.children[rows] == 0]
+
+    def place(self, row: int) -> Place:
+        catalog = self.catalog
+        return int(catalog.last[row]), -int(catalog.position[row]), catalog.identity[row].tobytes()
+
+    def in_order(self, rows: I64Array) -> I64Array:
+        """Rows last accessed in one step, sorted by their places."""
+        depth = -self.catalog.position[rows].astype(np.int64)
+        order = depth.argsort()
+        if some(_repeated(depth[order])):
+            first = self.catalog.words[:, 0][rows].byteswap()
+            order = np.lexsort((first, depth))
+            if some(_repeated(depth[order]) & _repeated(first[order])):
+                words = self.catalog.words[rows].byteswap().T
+                order = np.lexsort((words[3], words[2], words[1], words[0], depth))
+        return rows[order]
+
+
+def _repeated(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which are equal to the one before, from the second on."""
+    repeated: NDArray[np.bool_] = ordered[1:] == ordered[:-1]
+    return repeated
