@@ -22,7 +22,7 @@ from importlib.metadata import version
 import structlog
 
 from tierd.adapters.arena_host import HostArena
-from tierd.adapters.attach import AttachServer, DeviceSegment, Offer
+from tierd.adapters.attach import AttachServer, Calls, DeviceSegment, Offer
 from tierd.adapters.device import Device
 from tierd.adapters.hbm_arena import HbmArena
 from tierd.adapters.instance import StateDirectory
@@ -164,7 +164,9 @@ def compose(ground: Ground) -> Daemon:
         Stage("finder", stop=finder.stop), Stage("restater", run=restater.run, stop=restater.stop),
         Stage("sweep", run=service.sweep.run),
     ]
-    stages += [_attach_stage(ground, service, survivors), *_rpc_stages(ground, service, health_changed)]
+    server = _rpc_server(ground, service)
+    stages.append(_attach_stage(ground, service, survivors, server.lane))
+    stages += _rpc_stages(server, service, health_changed)
     stages += _http_stages(settings, service)
     return Daemon(stages, on_ready=lambda: _ready(ground), stop_timeout_s=settings.stop_timeout_s)
 
@@ -331,7 +333,7 @@ def _memory_stage(ground: Ground) -> Stage:
     return Stage("memory", start=start, stop=stop)
 
 
-def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Stage:
+def _attach_stage(ground: Ground, service: Service, survivors: Survivors, calls: Calls) -> Stage:
     memory = ground.memory
     mappable = [tier for tier in (Tier.HOST, Tier.HBM) if tier in ground.arenas and ground.arenas[tier].mappable]
     by_tier = {Tier.HOST: ground.settings.host_segments, Tier.HBM: ground.settings.hbm_segments}
@@ -339,7 +341,7 @@ def _attach_stage(ground: Ground, service: Service, survivors: Survivors) -> Sta
     watch = ProcessWatch(service.process_ended)
     service.sessions.on_end.append(watch.forget)
     offer = Offer(ground.boot, memory.files["catalog"], segments, devices=_device_segments(ground))
-    server = AttachServer(ground.settings.attach_path, offer, service, watch, ground.lent)
+    server = AttachServer(ground.settings.attach_path, offer, service, watch, ground.lent, calls)
 
     async def start() -> None:
         survivors.watch(watch, service.process_ended)
@@ -363,13 +365,15 @@ def _device_segments(ground: Ground) -> dict[int, DeviceSegment]:
     }
 
 
-def _rpc_stages(ground: Ground, service: Service, health_changed: asyncio.Event) -> list[Stage]:
+def _rpc_server(ground: Ground, service: Service) -> RpcServer:
     settings = ground.settings
     calls = CALLS_PER_SESSION * settings.max_sessions + CALLS_BESIDE
-    server = RpcServer(
+    return RpcServer(
         service, settings.addresses, concurrent_rpcs_max=calls, access=ground.access, tls=ground.tls
     )
 
+
+def _rpc_stages(server: RpcServer, service: Service, health_changed: asyncio.Event) -> list[Stage]:
     async def tell_health() -> None:
         while True:
             await health_changed.wait()

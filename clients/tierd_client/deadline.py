@@ -23,6 +23,10 @@ class Deadline:
     def left_s(self) -> float:
         return max(0.0, self._end - time.monotonic())
 
+    def socket_s(self) -> float:
+        """What is left for a socket, where 0 would mean not to wait at all."""
+        return self.left_s() or 0.001
+
     def left_ms(self) -> int:
         return int(self.left_s() * 1000)
 

@@ -1,4 +1,4 @@
-"""The messages of Put and Get that carry bytes of blocks, framed by hand.
+"""The messages of Put and Get that carry bytes of blocks, framed by hand; and the frames of calls by a lane.
 
 PutRequest and GetResponse both have them in field 2, `data`: a message with nothing else in it is a tag, a length
 and the bytes. The protobuf library would copy those three times more on their way. What it encodes in another way
@@ -7,6 +7,7 @@ is as valid, and left to it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -78,3 +79,20 @@ def _varint(number: int) -> bytes:
         number >>= 7
     digits.append(number)
     return bytes(digits)
+
+
+# --- calls over a Unix stream (docs/format.md, section 7) -------------------------------------------------
+
+LANE_BYTES_MAX = 16 << 20
+"""Of one message, as by gRPC."""
+
+LANE_CALL = struct.Struct("<IIB")
+"""Before a request: its bytes, how long its caller waits in ms, which call it is."""
+
+LANE_ANSWER = struct.Struct("<IB")
+"""Before a reply, or the text of an error: its bytes, gRPC's number of the status."""
+
+LANE_METHODS = {
+    "Lookup": 1, "Reserve": 2, "Commit": 3, "Abort": 4, "Store": 5, "Acquire": 6, "Release": 7, "Touch": 8,
+}
+"""Calls of the data plane by their numbers, which never change."""

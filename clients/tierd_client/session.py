@@ -33,6 +33,7 @@ from tierd_client.errors import (
     TimedOut,
     Unavailable,
 )
+from tierd_client.lane import Lane, LaneCall
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc, lending_pb2_grpc
 
@@ -96,6 +97,7 @@ class Session:
         self.memory: SharedMemory | None = None
         self.magazine: Magazine | None = None
         self.catalog: CatalogReader | None = None
+        self.lane: Lane | None = None
         self.namespaces: dict[bytes, Registered] = {}
         self.sequences: set[str] = set()
         self.numbers = count(1)
@@ -135,6 +137,8 @@ class Session:
             if not self.info.attach_path:
                 raise SharedMemoryUnavailable("the daemon offers no attach socket")
             self.memory = SharedMemory(self.info.attach_path, self.id, self.info.token, deadline)
+            with contextlib.suppress(Unavailable):  # a daemon of before: calls go by gRPC
+                self.lane = Lane(self.info.attach_path, self.id, self.info.token, deadline)
         except SharedMemoryUnavailable as error:
             if mode == "require":
                 raise
@@ -147,7 +151,10 @@ class Session:
         """One unary RPC that may wait `wait_s` in the daemon, or must be over `within_s`: a step of a routine.
         `unheard`, `late` as in Call."""
         within_s = wait_s + self.rpc_timeout_s if within_s is None else within_s
-        return Call(self._stub(method), request, within_s, unheard, late)
+        stub = self._stub(method)
+        if self.lane is None:
+            return Call(stub, request, within_s, unheard, late)
+        return LaneCall(self.lane, method, stub, request, within_s, unheard=unheard, late=late)
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:
         """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""
@@ -206,6 +213,8 @@ class Session:
     def shut(self) -> None:
         """Closes stream and channel; what is mapped stays so. Idempotent."""
         self._stream.cancel()
+        if self.lane is not None:
+            self.lane.close()
         self._close_channel()
 
     def _close_channel(self) -> None:

@@ -43,7 +43,7 @@ FRAME_BYTES_MAX = 4096
 DESCRIPTORS_MAX = 253
 """SCM_MAX_FD of the kernel."""
 
-_LENGTH = struct.Struct("<I")
+LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
 
 
@@ -74,7 +74,7 @@ class SharedMemory:
         self._pinned: list[U8Array] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(_timeout_s(deadline))
+            self._socket.settimeout(deadline.socket_s())
             self._socket.connect(path)
             self._attach(deadline)
         except (OSError, TierdClientError) as error:
@@ -254,15 +254,15 @@ class SharedMemory:
         would come next on it answers something else. No descriptor of a failed answer is kept open."""
         descriptors: list[int] = []
         try:
-            self._socket.settimeout(_timeout_s(deadline))
+            self._socket.settimeout(deadline.socket_s())
             text = json.dumps(request).encode()
-            frame = _LENGTH.pack(len(text)) + text
+            frame = LENGTH.pack(len(text)) + text
             sent = socket.send_fds(self._socket, [frame], list(passed)) if passed else 0
             self._socket.sendall(frame[sent:])
-            (size,) = _LENGTH.unpack(self._receive(_LENGTH.size, descriptors))
+            (size,) = LENGTH.unpack(self._receive(LENGTH.size, descriptors))
             if size > FRAME_BYTES_MAX:
                 raise BrokenPeer(f"a frame of {size} bytes; at most {FRAME_BYTES_MAX}")
-            return _parsed(self._receive(size, descriptors)), descriptors
+            return parsed(self._receive(size, descriptors)), descriptors
         except BaseException as error:
             _close_all(descriptors)
             if isinstance(error, OSError | BrokenPeer):
@@ -284,12 +284,7 @@ class SharedMemory:
         return data
 
 
-def _timeout_s(deadline: Deadline) -> float:
-    """For a socket, where 0 would mean not to wait at all."""
-    return deadline.left_s() or 0.001
-
-
-def _parsed(frame: bytes) -> dict[str, Any]:
+def parsed(frame: bytes) -> dict[str, Any]:
     """A reply that says yes. BrokenPeer for garbage, FailedPrecondition for a refusal, in the daemon's words."""
     try:
         reply = json.loads(frame)

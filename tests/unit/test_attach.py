@@ -57,6 +57,11 @@ class Ledger:
     def segments_reserved(self, session: int) -> frozenset[int]:
         return self.reserved.get(session, frozenset())
 
+    async def serve(self, sock: socket.socket) -> None:
+        """Takes calls: echoes, to the end of the connection."""
+        while data := await asyncio.get_running_loop().sock_recv(sock, 100):
+            await asyncio.get_running_loop().sock_sendall(sock, data)
+
     async def next_ended(self) -> int:
         async with asyncio.timeout(WAIT_S):
             return await self.ended.get()
@@ -77,7 +82,7 @@ class Rig:
         self.lent = LentMemory(lambda uuid: FakeDevice())
         on_device = {0x4001: DeviceSegment(Tier.HBM, 4096, "gpu-1", bytes(range(64)))}
         offer = Offer(b"b" * 16, files["catalog"], segments, devices=on_device)
-        self.server = AttachServer(self.path, offer, self.ledger, self.watch, self.lent)
+        self.server = AttachServer(self.path, offer, self.ledger, self.watch, self.lent, self.ledger)
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
@@ -550,3 +555,35 @@ def test_watch_of_a_dead_process_says_so() -> None:
         assert len(watch) == 0
 
     asyncio.run(scenario())
+
+
+CALLS = {"op": "calls", "session": 7, "token": TOKEN.hex()}
+
+
+def test_calls_are_taken_from_who_shows_a_token(run: Run) -> None:
+    """A connection that shows its session's token carries calls from then on; its end is not the session's."""
+
+    async def scenario(rig: Rig) -> None:
+        with rig.connect() as sock:
+            assert await rig.ask(sock, CALLS) == ({"ok": True}, [])
+            await asyncio.to_thread(sock.sendall, b"a call")
+            assert await asyncio.to_thread(sock.recv, 100) == b"a call"
+        while rig.server.connections:
+            await asyncio.sleep(0.001)
+        assert rig.ledger.ended.empty()
+
+    run(scenario)
+
+
+def test_calls_are_refused_to_others(run: Run) -> None:
+    """Without the token, or where a session is attached whose end it would hide, no connection carries calls."""
+
+    async def scenario(rig: Rig) -> None:
+        with rig.connect() as sock:
+            assert not (await rig.ask(sock, {**CALLS, "token": "00"}))[0]["ok"]
+            for descriptor in (await rig.ask(sock, ATTACH))[1]:
+                os.close(descriptor)
+            assert not (await rig.ask(sock, CALLS))[0]["ok"]
+            assert "unknown" in (await rig.ask(sock, {"op": "more"}))[0]["error"]
+
+    run(scenario)

@@ -27,7 +27,8 @@ log = structlog.get_logger(__name__)
 
 FRAME_BYTES_MAX = 4096
 FRAME_DEADLINE_S = 2.0
-CONNECTIONS_MAX = 1024
+CONNECTIONS_MAX = 2048
+"""Two of each session, by the default of these."""
 ACCEPT_RETRY_S = 0.1
 _LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
@@ -61,6 +62,13 @@ class Regions(Protocol):
 
     def pass_region(self, session: int, descriptor: int) -> int:
         """Maps it; its number in the session. The descriptor stays the caller's. Raises Refused."""
+
+
+class Calls(Protocol):
+    """Takes calls over a connection."""
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Until the peer hangs up. The socket stays the caller's."""
 
 
 class Mapped(Protocol):
@@ -109,6 +117,7 @@ class _Peer:
     sock: socket.socket
     process: Process | None
     sessions: set[int] = field(default_factory=set)
+    calls: bool = False
 
 
 class AttachServer:
@@ -116,10 +125,11 @@ class AttachServer:
 
     def __init__(
         self, path: Path, offer: Offer, sessions: AttachedSessions, watch: ProcessWatch,
-        regions: Regions | None = None,
+        regions: Regions | None = None, calls: Calls | None = None,
     ) -> None:
-        """`regions`: None where lending is off."""
+        """`regions`: None where lending is off; `calls`: None where calls come by gRPC alone."""
         self._regions = regions
+        self._calls_server = calls
         self.path = path
         self._offer = offer
         self._sessions = sessions
@@ -163,6 +173,8 @@ class AttachServer:
         try:
             peer = self._admit(sock)
             await self._converse(peer)
+            if peer.calls and self._calls_server is not None:
+                await self._calls_server.serve(sock)
         except BadFrame as error:
             log.warning("attach_closed", reason=str(error))
             with contextlib.suppress(OSError, TimeoutError):
@@ -200,6 +212,7 @@ class AttachServer:
                 if frame is not None:
                     reply = self._answer(peer, _parsed(frame), received, descriptors)
                     await _send(peer.sock, reply, descriptors)
+                    more = not peer.calls
             finally:
                 for descriptor in received + descriptors:
                     os.close(descriptor)
@@ -218,18 +231,17 @@ class AttachServer:
                     return self._device(peer, request)
                 case "lend":
                     return self._lend(peer, request, received)
+                case "calls":
+                    return self._take_calls(peer, request)
                 case other:
-                    raise NotAllowed(f"op {other!r} is unknown; there are attach, writable, device and lend")
+                    raise NotAllowed(f"op {other!r} is unknown; there are attach, writable, device, lend and calls")
         except (NotAllowed, TierdError) as error:
             return {"ok": False, "error": str(error)}
 
     def _attach(self, peer: _Peer, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        session = _field(request, "session", int)
-        try:
-            token = bytes.fromhex(_field(request, "token", str))
-        except ValueError:
-            raise NotAllowed("token is not hexadecimal") from None
-        self._bind(peer, session, token)
+        session = self._bound(peer, request)
+        peer.sessions.add(session)
+        log.info("attached", session=session, pid=peer.process.pid if peer.process else 0)
         offer = self._offer
         descriptors.append(offer.catalog.descriptor(writable=False))
         for _, _, file in offer.segments:
@@ -237,7 +249,21 @@ class AttachServer:
         listed = [{"id": number, "tier": int(tier), "bytes": file.size} for number, tier, file in offer.segments]
         return {"ok": True, "boot": offer.boot.hex(), "domain": offer.domain, "segments": listed}
 
-    def _bind(self, peer: _Peer, session: int, token: bytes) -> None:
+    def _take_calls(self, peer: _Peer, request: dict[str, Any]) -> dict[str, Any]:
+        """The end of this connection says nothing of the process: it is closed when a call takes too long."""
+        if self._calls_server is None or peer.sessions:
+            raise NotAllowed("no calls over this connection")
+        self._bound(peer, request)
+        peer.calls = True
+        return {"ok": True}
+
+    def _bound(self, peer: _Peer, request: dict[str, Any]) -> int:
+        """Binds the session of a request to the peer's process; its number."""
+        session: int = _field(request, "session", int)
+        try:
+            token = bytes.fromhex(_field(request, "token", str))
+        except ValueError:
+            raise NotAllowed("token is not hexadecimal") from None
         process = peer.process
         if process is None:
             self._sessions.bind_process(session, token, 0, FOREIGN_START_TIME)
@@ -246,8 +272,7 @@ class AttachServer:
             if not self._watch.watch(process, session):
                 self._sessions.process_ended(session)
                 raise NotAllowed(f"pid {process.pid} has ended")
-        peer.sessions.add(session)
-        log.info("attached", session=session, pid=process.pid if process else 0)
+        return session
 
     def _writable(self, peer: _Peer, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         wanted = _field(request, "segment", int)

@@ -11,8 +11,8 @@ from tierd.doctor.facts import CudaFacts, Device, Facts, NodeFacts, SpillFacts
 
 GIB = 1 << 30
 HUGE_OPTIONS = ("always", "within_size", "advise")
-DESCRIPTORS_PER_SESSION = 4
-"""A connection, an attach socket, the process, and one to spare."""
+DESCRIPTORS_PER_SESSION = 5
+"""A connection, an attach socket, a lane, the process, and one to spare."""
 DESCRIPTORS_BESIDE = 128
 MAXMEMORY_SHARE = 0.8
 """How much of a server's memory ends up as payload when its allocator rounds blocks of 5 MiB up to 6."""

@@ -22,6 +22,7 @@ from tierd.rpc import blocks
 from tierd.rpc.access import Access, Tls
 from tierd.rpc.admin import AdminServicer
 from tierd.rpc.arriving import Arriving
+from tierd.rpc.lane import Lane
 from tierd.rpc.lending import LendingServicer
 from tierd.rpc.measured import Measured
 from tierd_client.v1 import (
@@ -91,13 +92,15 @@ class RpcServer:
         # Who comes by a Unix socket is the daemon's user, and the deadline costs a tenth of a short call.
         over_tcp = any(not address.startswith(UNIX_PREFIX) for address in addresses)
         arriving = [Arriving(request_within_s)] if over_tcp else []
+        measured, servicer = Measured(service.measures), blocks.BlocksServicer(service)
+        self.lane = Lane(servicer, measured)
         self._server = grpc.aio.server(
             options=OPTIONS, maximum_concurrent_rpcs=concurrent_rpcs_max,
-            interceptors=[Measured(service.measures), *([access] if access else []), *arriving],
+            interceptors=[measured, *([access] if access else []), *arriving],
         )
         self._health = health_aio.HealthServicer()
         served = _ServedByName(self._server)
-        blocks.add_to_server(blocks.BlocksServicer(service), served)
+        blocks.add_to_server(servicer, served)
         lending_pb2_grpc.add_LendingServicer_to_server(LendingServicer(service), served)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminServicer(service), served)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, served)

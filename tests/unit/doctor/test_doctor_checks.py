@@ -27,7 +27,7 @@ SPOILT: list[tuple[dict[str, Any], str, Severity, str]] = [
     ({"shm__huge": "never"}, "huge pages", Severity.NOTE, "huge=advise"),
     ({"machine__memlock_bytes": 8 << 20}, "memlock limit", Severity.NOTE, "LimitMEMLOCK"),
     ({"machine__numa_nodes": 2}, "numa", Severity.NOTE, "numactl"),
-    ({"machine__descriptors": 1024}, "file descriptors", Severity.WARNING, "223 clients fit"),
+    ({"machine__descriptors": 1024}, "file descriptors", Severity.WARNING, "178 clients fit"),
     ({"state__problem": "it may not be written to"}, "state directory", Severity.ERROR, "state_dir"),
     ({"state__mode": 0o770}, "state directory", Severity.WARNING, "chmod 0700"),
     ({"state__open_sockets": ("/run/tierd/tierd.sock",)}, "sockets", Severity.ERROR, "chmod 0600"),
