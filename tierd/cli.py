@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "size": ("tierd.console.size:size_command", "Bytes of a model's blocks, and what a tier holds of it."),
     "sim": ("tierd.sim.command:sim", "Replay a trace through the policies; `sim attention`: recorded attention."),
     "sim attention": ("tierd.sim.attention_command:attention", "Replay attention through policies over tokens."),
+    "calibrate": ("tierd.sim.calibrate_command:calibrate", "Which policy and parameters serve a trace."),
     "bench": ("tierd.bench.command:bench", "How near to the limits of this machine it works."),
     "demo": ("tierd.demo.command:demo", "See it at work on this machine."),
 }

@@ -69,11 +69,11 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "uvicorn": ("tierd/web/*",),
     "uvloop": ("tierd/wiring.py", "tierd/bench/echo.py"),
     "typer": (
-        "tierd/cli.py", "tierd/console/*", "tierd/sim/command.py", "tierd/sim/attention_command.py",
+        "tierd/cli.py", "tierd/console/*", "tierd/sim/*command.py",
         "tierd/demo/command.py", "tierd/bench/command.py",
     ),
     "rich": (
-        "tierd/console/*", "tierd/sim/*command.py", "tierd/sim/report.py", "tierd/demo/command.py",
+        "tierd/console/*", "tierd/sim/*command.py", "tierd/sim/*report.py", "tierd/demo/command.py",
         "tierd/demo/report.py", "tierd/bench/command.py", "tierd/bench/report.py",
     ),
     "pytest": ("tierd/testing/*",),
