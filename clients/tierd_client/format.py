@@ -201,34 +201,64 @@ def words_of(ids: U8Array) -> U64Array:
     return np.ascontiguousarray(ids).view("<u8")
 
 
-_MULTIPLIER, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+_MULTIPLIER, _SHIFT = np.array(0x9E3779B97F4A7C15, np.uint64), np.array(29, np.uint64)
+_ZERO, _ONE, _NONE = np.array(0), np.array(1), np.array(-1)
+FEW_PROBES = 48
+"""So many identities are probed one by one in less time than they take a step together."""
 
 
 def first_bucket(words: U64Array, salt: int, mask: int) -> I64Array:
     """Where the probe of each identity starts. Multiplicative hash of its first two words."""
-    mixed = (words[:, 0] ^ np.uint64(salt)) * _MULTIPLIER + words[:, 1]
-    return ((mixed ^ (mixed >> _SHIFT)) & np.uint64(mask)).astype(np.int64)
+    mixed: U64Array = words[:, 0] ^ np.uint64(salt)
+    mixed *= _MULTIPLIER
+    mixed += words[:, 1]
+    mixed ^= mixed >> _SHIFT
+    mixed &= np.uint64(mask)
+    return mixed.view(np.int64)
 
 
 def find_rows(index: NDArray[np.uint32], identity: U64Array, words: U64Array, salt: int) -> I64Array:
-    """Row of each identity, -1 where it has none. Linear probing, all identities at once.
+    """Row of each identity, -1 where it has none. Linear probing: all take a step at once, until few are left.
 
     `identity` is the catalog's column as (rows, 4) words, `words` the (n, 4) words looked for.
     """
     mask = len(index) - 1
-    rows = np.full(len(words), -1, np.int64)
-    active = np.arange(len(words))
-    bucket = first_bucket(words, salt, mask)
+    rows, left, bucket = np.empty(len(words), np.int64), np.arange(len(words)), first_bucket(words, salt, mask)
     for _ in range(len(index)):
-        entry = index.take(bucket)
-        empty = entry == BUCKET_EMPTY
-        candidate = entry.astype(np.int64) - 1
-        match = same_identity(identity, candidate, words) & ~empty & (entry != BUCKET_TOMBSTONE)
-        rows[active[match]] = candidate[match]
-        go_on = np.flatnonzero(~(match | empty))
-        if not len(go_on):
-            break
-        active, words, bucket = active[go_on], words.take(go_on, 0), (bucket[go_on] + 1) & mask
+        if len(left) <= FEW_PROBES:
+            found = np.array(_probe_each(index, identity, words, bucket), np.int64)
+            some = found >= _ZERO
+            if identity.take(found[some], axis=0).tobytes() == words[some].tobytes():
+                rows[left] = found
+                break
+        rows[left], go_on = _step(index.view(np.int32), identity, words, bucket)
+        left, words, bucket = left[go_on], words.take(go_on, axis=0), (bucket[go_on] + _ONE) & mask
+    return rows
+
+
+def _step(
+    index: NDArray[np.int32], identity: U64Array, words: U64Array, bucket: I64Array
+) -> tuple[I64Array, I64Array]:
+    """Row of each identity that stands in its bucket, -1 for others; places of those that may stand further on."""
+    candidate = index.take(bucket) - _ONE  # -1 for an empty bucket, -2 for a tombstone
+    same = same_identity(identity, candidate, words) & (candidate >= _ZERO)
+    return np.where(same, candidate, _NONE), ((candidate != _NONE) ^ same).nonzero()[0]
+
+
+def _probe_each(
+    index: NDArray[np.uint32], identity: U64Array, words: U64Array, bucket: I64Array
+) -> list[int]:
+    """Row of each identity, as far as its first word tells."""
+    entry_of, first_word, mask = index.data, identity[:, 0].data, len(index) - 1
+    # The first entries are read together: one by one each would be waited for.
+    starts = zip(words[:, 0].tolist(), bucket.tolist(), index[bucket].tolist(), strict=True)
+    rows = list[int]()
+    for word, at, entry in starts:
+        last = at + mask
+        while entry != BUCKET_EMPTY and (entry == BUCKET_TOMBSTONE or first_word[entry - 1] != word):
+            at += 1
+            entry = entry_of[at & mask] if at <= last else BUCKET_EMPTY
+        rows.append(entry - 1)
     return rows
 
 
@@ -239,7 +269,7 @@ def same_identity(identity: U64Array, rows: I64Array, words: U64Array) -> BoolAr
     return found
 
 
-_FOUR_TRUE = np.uint32(0x01010101)
+_FOUR_TRUE = np.array(0x01010101, np.uint32)
 """Four booleans, each a byte, that are all true."""
 
 

@@ -1,4 +1,5 @@
-"""The messages of Put and Get that carry bytes of blocks, framed by hand; and the frames of calls by a lane.
+"""Messages framed by hand: those of Put and Get that carry bytes of blocks, repeated fields out of arrays, and the
+frames of calls by a lane.
 
 PutRequest and GetResponse both have them in field 2, `data`: a message with nothing else in it is a tag, a length
 and the bytes. The protobuf library would copy those three times more on their way. What it encodes in another way
@@ -11,14 +12,17 @@ import struct
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tierd_client.format import U8Array
+from tierd_client.format import U8Array, U64Array
 
 MESSAGE_BYTES = 512 * 1024
 """Payload of one message, but for the last: larger ones fall out of the processor's cache between two copies."""
 
-_DATA = 2 << 3 | 2
-"""Field 2, of a length that comes next."""
+_OF_LENGTH = 2
+"""In the tag of a field whose length comes next."""
+_DATA = 2 << 3 | _OF_LENGTH
+"""Field 2."""
 
 _LENGTH_BYTES_MAX = 4
 
@@ -70,6 +74,11 @@ def data_of(message: bytes) -> U8Array | None:
         if byte < 0x80:
             return np.frombuffer(message, np.uint8)[start:] if start + length == len(message) else None
     return None
+
+
+def packed_field(number: int, values: NDArray[np.int8] | U64Array) -> bytes:
+    """A repeated field, packed: of enums and other numbers below 128, or of fixed64."""
+    return b"".join((bytes((number << 3 | _OF_LENGTH,)), _varint(values.nbytes), values.tobytes()))
 
 
 def _varint(number: int) -> bytes:

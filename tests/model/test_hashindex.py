@@ -31,7 +31,7 @@ def test_index_agrees_with_a_dictionary(
 ) -> None:
     """After any insertions and removals each indexed identity finds its row, any other none, and the tombstones
     are counted."""
-    monkeypatch.setattr(hashindex, "SMALL_BATCH", batch)
+    monkeypatch.setattr("tierd_client.format.FEW_PROBES", batch)
     monkeypatch.setattr(hashindex, "FEW", batch)
     draw, ids = random.Random(seed), identities(crowded)
     buckets = np.zeros(BUCKETS, np.uint32)

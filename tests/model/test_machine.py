@@ -129,7 +129,7 @@ class Lockstep(RuleBasedStateMachine):
         """Batches and thresholds are small, so that what is rare at full size happens here."""
         self.small.setattr(victims, "STAGE_ROWS", stage)
         self.small.setattr(victims, "COMPACT_ABOVE", compact)
-        self.small.setattr(hashindex, "SMALL_BATCH", batch)
+        self.small.setattr("tierd_client.format.FEW_PROBES", batch)
         self.small.setattr(hashindex, "FEW", batch)
         tiers = (TierSpec(Tier.HOST, ((1, capacity * PAGE_BYTES),)),)
         tables = Tables.private(capacity, ghosts=16 * capacity, sessions=8, holds=256)

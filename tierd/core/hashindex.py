@@ -28,10 +28,8 @@ UNKNOWN = constant(NO_ROW, np.int64)
 """The same, beside arrays of rows."""
 _ONE, _EMPTY = constant(1, np.uint32), constant(BUCKET_EMPTY, np.uint32)
 _TOMBSTONE = constant(BUCKET_TOMBSTONE, np.uint32)
-SMALL_BATCH = 192
-"""Up to so many ids a probe in plain Python costs less than the fixed price of a vectorised one."""
 FEW = 32
-"""The same of rows to insert, for which buckets are tried together once and seldom twice."""
+"""So many rows are inserted one by one in less time than the fixed price of trying buckets together."""
 
 
 class HashIndex:
@@ -43,7 +41,6 @@ class HashIndex:
         self._bucket_of = np.zeros(len(words), np.uint32)
         """Where each row that is indexed stands."""
         self._scalar: Any = scalars(buckets)
-        self._first_word: Any = scalars(words[:, 0])
 
     @classmethod
     def private(cls, words: U64Array) -> HashIndex:
@@ -57,28 +54,7 @@ class HashIndex:
 
     def find(self, ids: U8Array) -> I64Array:
         """Row of each identity (n, 32), `NO_ROW` where it has none."""
-        words = words_of(ids)
-        if len(words) > SMALL_BATCH:
-            return find_rows(self.buckets, self.words, words, self.salt)
-        rows = np.array(self._find_few(words), np.int64)
-        found = rows != UNKNOWN
-        if self.words.take(rows[found], axis=0).tobytes() != words[found].tobytes():
-            return find_rows(self.buckets, self.words, words, self.salt)
-        return rows
-
-    def _find_few(self, words: U64Array) -> list[int]:
-        """Row of each identity, as far as its first word tells."""
-        buckets, first_word, mask = self._scalar, self._first_word, self.mask
-        first = first_bucket(words, self.salt, mask)
-        # Read together: one by one each would be waited for.
-        entries = self.buckets[first]
-        rows = list[int]()
-        for word, bucket, entry in zip(words[:, 0].tolist(), first.tolist(), entries.tolist(), strict=True):
-            while entry != BUCKET_EMPTY and (entry == BUCKET_TOMBSTONE or first_word[entry - 1] != word):
-                bucket = (bucket + 1) & mask
-                entry = buckets[bucket]
-            rows.append(entry - 1 if entry != BUCKET_EMPTY else NO_ROW)
-        return rows
+        return find_rows(self.buckets, self.words, words_of(ids), self.salt)
 
     def insert(self, rows: I64Array) -> None:
         """Indexes rows whose identities are distinct and not yet indexed.

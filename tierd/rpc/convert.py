@@ -12,7 +12,8 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
 
 from tierd.app.drain import Progress
 from tierd.app.namespaces import LayoutFilter, Namespaces
@@ -23,7 +24,7 @@ from tierd.app.streams import CHUNK_BYTES_MAX, PutOrder
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
 from tierd_client.format import IDENTITY_BYTES, U8Array, U64Array, words_of
-from tierd_client.framing import data_of
+from tierd_client.framing import data_of, packed_field
 from tierd_client.layout import TEXT_BYTES_MAX
 from tierd_client.v1 import admin_pb2 as apb
 from tierd_client.v1 import blocks_pb2 as pb
@@ -372,27 +373,32 @@ def tier_name(tier: m.Tier) -> str:
     return f"TIER_{tier.name}"
 
 
+def _fill(message: Message, **columns: NDArray[np.int8] | U64Array) -> None:
+    """Sets repeated fields from arrays. By way of a list each number would be made and taken apart by itself."""
+    numbers = message.DESCRIPTOR.fields_by_name
+    message.MergeFromString(b"".join(packed_field(numbers[name].number, of) for name, of in columns.items()))
+
+
 def reserve_response(reply: m.ReserveReply, tier: m.Tier) -> pb.ReserveResponse:
-    return pb.ReserveResponse(
-        outcomes=reply.outcomes.tolist(), addresses=reply.addresses.tolist(),
-        generations=reply.generations.tolist(), tier=tier_name(tier),
-    )
+    response = pb.ReserveResponse(tier=tier_name(tier))
+    _fill(response, outcomes=reply.outcomes, addresses=reply.addresses, generations=reply.generations)
+    return response
 
 
 def store_response(result: StoreResult, tier: m.Tier) -> pb.StoreResponse:
     stock = result.stock
-    return pb.StoreResponse(
-        outcomes=result.outcomes.tolist(), addresses=stock.addresses.tolist(),
-        generations=stock.generations.tolist(), tier=tier_name(tier), spare_max=stock.spare_max,
-    )
+    response = pb.StoreResponse(tier=tier_name(tier), spare_max=stock.spare_max)
+    _fill(response, outcomes=result.outcomes, addresses=stock.addresses, generations=stock.generations)
+    return response
 
 
 def acquire_response(reply: m.AcquireReply) -> pb.AcquireResponse:
-    return pb.AcquireResponse(
-        outcomes=reply.outcomes.tolist(), addresses=reply.addresses.tolist(),
-        generations=reply.generations.tolist(), checksums=reply.checksums.tolist(),
-        tiers=reply.tiers.astype(np.uint8).tobytes(), lease=reply.lease,
+    response = pb.AcquireResponse(tiers=reply.tiers.astype(np.uint8).tobytes(), lease=reply.lease)
+    _fill(
+        response, outcomes=reply.outcomes, addresses=reply.addresses, generations=reply.generations,
+        checksums=reply.checksums,
     )
+    return response
 
 
 def pin_response(reply: m.PinReply) -> pb.PinResponse:
@@ -414,10 +420,11 @@ def get_header(reply: m.AcquireReply, block_bytes: int) -> pb.GetResponse:
 
 
 def lookup_response(reply: m.LookedUp, ready_in_ms: int) -> pb.LookupResponse:
-    return pb.LookupResponse(
-        presence=reply.presence.tolist(), tiers=reply.tiers.astype(np.uint8).tobytes(),
-        hit_blocks=reply.hit_blocks, ready_in_ms=min(ready_in_ms, 2**32 - 1),
+    response = pb.LookupResponse(
+        tiers=reply.tiers.tobytes(), hit_blocks=reply.hit_blocks, ready_in_ms=min(ready_in_ms, 2**32 - 1)
     )
+    _fill(response, presence=reply.presence)
+    return response
 
 
 def lookup_chains_response(reply: m.ChainsLookedUp, ready_in_ms: int) -> pb.LookupChainsResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tierd_client.framing import MESSAGE_BYTES, data_messages, data_of
+from tierd_client.framing import MESSAGE_BYTES, data_messages, data_of, packed_field
 from tierd_client.v1 import blocks_pb2 as pb
 
 DATA = np.random.default_rng(0).integers(0, 256, 2 * MESSAGE_BYTES + 3, dtype=np.uint8)
@@ -45,3 +45,11 @@ def test_payload_of_a_message(size: int) -> None:
 def test_any_other_message_is_left_to_protobuf(message: bytes) -> None:
     """A message that is torn, has another field, or encodes its length at length, is not taken for payload."""
     assert data_of(message) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 8_192])
+def test_fields_out_of_arrays(count: int) -> None:
+    """An array as a repeated field, of enums or of 64-bit words, is what protobuf makes of its numbers."""
+    outcomes, words = np.full(count, 3, np.int8), np.arange(count, dtype=np.uint64) << np.uint64(50)
+    told = pb.AcquireResponse.FromString(packed_field(1, outcomes) + packed_field(4, words))
+    assert told == pb.AcquireResponse(outcomes=outcomes.tolist(), checksums=words.tolist())
