@@ -17,6 +17,7 @@ from tierd_client.tokens.guide import GuideCache
 from tierd_client.tokens.h2o import H2O
 from tierd_client.tokens.heads import GROUPINGS, group_heads
 from tierd_client.tokens.held import HeldTokens, kept_of
+from tierd_client.tokens.lift import block_mass
 from tierd_client.tokens.policy import Column, Slots, TokenPolicy
 from tierd_client.tokens.presets import PRESETS, policy_of
 from tierd_client.tokens.random import Random
@@ -28,6 +29,6 @@ from tierd_client.tokens.tova import Tova
 
 __all__ = [
     "Column", "GROUPINGS", "GuideCache", "H2O", "HeldTokens", "PRESETS", "Random", "Scissorhands", "SlidingWindow",
-    "Slots", "SnapKV", "StreamingLLM", "Strided", "TokenPolicy", "Tova", "adaptive_budgets", "group_heads",
-    "guide_recents", "kept_of", "policy_of", "pyramid_budgets",
+    "Slots", "SnapKV", "StreamingLLM", "Strided", "TokenPolicy", "Tova", "adaptive_budgets", "block_mass",
+    "group_heads", "guide_recents", "kept_of", "policy_of", "pyramid_budgets",
 ]

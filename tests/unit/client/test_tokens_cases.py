@@ -11,7 +11,7 @@ import pytest
 import torch
 from token_runs import after, evicted
 
-from tierd_client.tokens import H2O, GuideCache, policy_of, pyramid_budgets
+from tierd_client.tokens import H2O, GuideCache, HeldTokens, block_mass, policy_of, pyramid_budgets
 from tierd_client.tokens.presets import POLICIES
 
 CASES = tomllib.loads((Path(__file__).parent / "token_cases.toml").read_text())
@@ -34,6 +34,36 @@ def test_keys_and_victims(case: dict[str, Any]) -> None:
     assert policy.keys(held._slots)[0, 0].tolist() == expected
     for target, victims in case["victims"].items():
         assert evicted(after(policy, rows), int(target)) == victims
+
+
+@pytest.mark.parametrize("case", CASES["blocks"]["order"], ids=lambda case: str(case["policy"]))
+def test_order_of_blocks(case: dict[str, Any]) -> None:
+    """Policies disagree about four blocks of eight steps as written, none of them protected."""
+    held = HeldTokens(policy_of(**case["policy"]), 1, 1)
+    held.append(6)
+    for row in CASES["blocks"]["masses"]:
+        held.observe(torch.tensor(row)[None, None] / 32)
+    order = held.keys()[0, 0].argsort(stable=True).tolist()
+    assert [block for block in order if block in (1, 2, 3, 4)] == case["victims"]
+
+
+def test_an_average_that_fades_orders_as_sums_that_fade() -> None:
+    """A moving average of weight a is a times H2O's score that forgets by 1 - a."""
+    held = HeldTokens(H2O(6, forgetting=0.75), 1, 1)
+    held.append(6)
+    average = torch.zeros(6, dtype=torch.float64)
+    for row in CASES["blocks"]["masses"]:
+        held.observe(torch.tensor(row)[None, None] / 32)
+        average = 0.25 * torch.tensor(row) / 32 + 0.75 * average
+    assert 0.25 * held.keys()[0, 0] == pytest.approx(average)
+
+
+def test_blocks_of_attention() -> None:
+    """A row of all layers and heads becomes masses of blocks by the aggregation's name, of sum 1 at most."""
+    rows = torch.tensor(CASES["lift"]["sixteenths"]) / 16
+    assert block_mass(rows, 4).tolist() == CASES["lift"]["mean"]
+    largest = torch.tensor(CASES["lift"]["max"])
+    assert torch.equal(block_mass(rows, 4, over="max"), largest / largest.sum())
 
 
 def test_every_policy_with_a_score_has_a_case() -> None:
