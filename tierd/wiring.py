@@ -48,6 +48,7 @@ from tierd.core.engine import Engine
 from tierd.core.messages import Tier
 from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.plugins import offer_policies
 from tierd.ports import ArenaStore, SpillStore
 from tierd.rpc.access import Access, Tls
 from tierd.rpc.server import RpcServer
@@ -89,6 +90,7 @@ def serve(settings: Settings) -> None:
     """Runs a daemon until it is told to stop. Raises what keeps it from starting, and leaves nothing then."""
     import uvloop
 
+    offer_policies()
     parse(settings.policy)  # before anything is made: a typing error must not cost a warm restart
     os.umask(0o077)
     _raise_descriptor_limit()

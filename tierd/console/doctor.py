@@ -20,6 +20,7 @@ from tierd.doctor.checks import Finding, Severity, examine
 from tierd.doctor.facts import CudaFacts, Facts, SpillFacts
 from tierd.doctor.machine import look_at_machine, look_at_shm, look_at_state
 from tierd.doctor.secrets import look_at_secrets
+from tierd.plugins import offer_policies
 from tierd.settings import Settings
 
 PROCESS_BYTES = 256 << 20
@@ -37,6 +38,7 @@ def doctor(config: Path | None, as_json: bool, **flags: Any) -> None:
     """
     try:
         settings = load(flags, os.environ, config)
+        offer_policies()
         parse(settings.policy)
     except (SettingsError, InvalidInput) as error:
         raise typer.BadParameter(str(error)) from None

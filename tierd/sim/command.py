@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from tierd.core.errors import InvalidInput
+from tierd.plugins import offer_policies
 from tierd.sim.plots import hit_rates
 from tierd.sim.replay import check_policy, parse_capacities
 from tierd.sim.report import as_csv, as_json, as_table, progress
@@ -55,6 +56,7 @@ def sim(
 ) -> None:
     """Replays a trace of requests through the engine and counts hits, per policy and capacity."""
     costs = Costs(kv_bytes_per_token, prefill_tokens_per_s)
+    offer_policies()
     try:
         trace = load_trace(source, arrivals)
         rows = _rows(

@@ -14,6 +14,7 @@ from typing import Any
 
 from tierd.core.errors import TierdError
 from tierd.leash import die_with
+from tierd.plugins import offer_policies
 from tierd.sim.keyed import Memory
 from tierd.sim.played import Advance, Played
 from tierd.sim.replay import play
@@ -92,6 +93,7 @@ def _begin(trace: Trace, parent: int, done: Synchronized[int], stop: Synchronize
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     if not die_with(parent):
         os.kill(os.getpid(), signal.SIGTERM)
+    offer_policies()
     _here[:] = [trace, done, stop]
 
 

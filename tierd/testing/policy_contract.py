@@ -40,6 +40,7 @@ from tierd.core.policy.base import ByClass, ByKey, FloatArray, GivenStats, Momen
 from tierd.core.policy.queues import ByQueues
 from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.plugins import offer_policies
 from tierd.testing.plain_queues import PlainQueues
 from tierd.testing.prompts import Kind, Prompt, draw_prompt, pack
 from tierd_client.format import PAGE_BYTES
@@ -117,6 +118,10 @@ class PolicyContract:
     monotone: ClassVar[bool] = True
     """Whether the rank follows what a record has met, so that no block ranks above what follows it in its chain.
     Not of policies that go by place or lot."""
+
+    @classmethod
+    def setup_class(cls) -> None:
+        offer_policies()
 
     @property
     def policy(self) -> Policy:

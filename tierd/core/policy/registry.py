@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from tierd.core.errors import InvalidInput
 from tierd.core.policy.arc import Arc
@@ -19,7 +20,9 @@ from tierd.core.policy.sliding_window import SlidingWindow
 from tierd.core.policy.streaming import Streaming
 from tierd.core.policy.strided import Strided
 
-POLICIES: dict[str, Callable[[Parameters], Policy]] = {
+Maker = Callable[[Parameters], Policy]
+
+POLICIES: dict[str, Maker] = {
     one.name: one.parse for one in (
         Arc, Ema, Lfu, Lrfu, Lru, Random, S3Fifo, Sieve, SlidingWindow, Streaming, Strided,
     )
@@ -28,17 +31,48 @@ _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _MOST_CHARACTERS = 1024
 
 
+_offered: dict[str, Callable[[], Maker]] = {}
+"""Name of a policy of another package -> what loads it."""
+
+_EVERY_POLICY = ("name", "rule", "index", "common", "spec", "ranks", "terms")
+_INDEXES = ("classes", "keys", "queues")
+"""A policy also has what its index names."""
+
+
+def offer(name: str, load: Callable[[], Maker]) -> None:
+    """Adds a policy of another package. `load` is called when it is named; it may raise InvalidInput."""
+    _offered[name] = load
+
+
 def parse(spec: str) -> Policy:
     """The policy that a spec names. InvalidInput names the parameter that is wrong."""
     match = _SPEC.fullmatch(spec) if len(spec) <= _MOST_CHARACTERS else None
     if match is None:
         raise InvalidInput("policy", f"{spec[:80]!r} is not of the form name(parameter=value,...)")
     name, body = match.group(1), match.group(2) or ""
-    if name not in POLICIES:
-        raise InvalidInput("policy", f"{name!r} is not one of {', '.join(sorted(POLICIES))}")
     parameters = Parameters(name, _split(body))
-    policy = POLICIES[name](parameters)
+    policy = _maker(name)(parameters)
     parameters.finish()
+    return policy
+
+
+def _maker(name: str) -> Maker:
+    if name in POLICIES:
+        return POLICIES[name]
+    if name not in _offered:
+        raise InvalidInput("policy", f"{name!r} is not one of {', '.join(sorted({*POLICIES, *_offered}))}")
+    return partial(_checked, name, _offered[name]())
+
+
+def _checked(name: str, make: Maker, parameters: Parameters) -> Policy:
+    """A policy of another package; InvalidInput says what it lacks."""
+    policy = make(parameters)
+    index = getattr(policy, "index", None)
+    missing = [one for one in _EVERY_POLICY if not hasattr(policy, one)]
+    if index is not None and (index not in _INDEXES or not hasattr(policy, index)):
+        missing.append(f"{index} (its index)")
+    if missing:
+        raise InvalidInput("policy", f"{name!r} is no policy: it has no {', '.join(missing)}")
     return policy
 
 
