@@ -47,7 +47,8 @@ from tierd.app.writer import Writer
 from tierd.core.engine import Engine
 from tierd.core.messages import Tier
 from tierd.core.policy.registry import parse
-from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.core.state import EngineSettings, TierSpec
+from tierd.core.tables import Tables
 from tierd.plugins import offer_policies
 from tierd.ports import ArenaStore, SpillStore
 from tierd.rpc.access import Access, Tls
@@ -134,7 +135,7 @@ def compose(ground: Ground) -> Daemon:
     """The daemon's parts on a ground. To be called on the event loop's thread, while it runs."""
     settings, memory = ground.settings, ground.memory
     survivors = Survivors(memory.tables["sessions"], fresh=memory.start is not Start.WARM)
-    tables = Tables(memory.tables["catalog"], memory.tables["ghosts"], memory.tables["sessions"])
+    tables = Tables(**memory.tables)
     engine = Engine(_engine_settings(ground), tables, survivors.numbers)
     writer = Writer(engine, time.time)
     namespaces = Namespaces(ground.state.path / "namespaces.json")

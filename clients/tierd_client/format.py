@@ -33,6 +33,9 @@ TIERS = 3
 CATALOG_MAGIC = b"TIERDCAT"
 GHOST_MAGIC = b"TIERDGHO"
 SESSION_MAGIC = b"TIERDSES"
+LEARNT_MAGIC = b"TIERDLRN"
+LEARNT_CLASSES, LEARNT_BINS = 38, 96
+"""Classes of blocks and bins of gaps of which counts are kept."""
 
 _FIXED = struct.Struct("<8sII16s16sI")
 _WORDS_OFFSET = 64
@@ -123,6 +126,14 @@ def session_columns(sessions: int, holds: int) -> list[Column]:
         Column("hold_address", "<u8", (holds,)),
         Column("hold_generation", "<u8", (holds,)),
         Column("hold_bytes", "<u4", (holds,)),
+    ]
+
+
+def learnt_columns(ghosts: int) -> list[Column]:
+    """What was learnt of accesses, beside the statistics: counts of gaps, and a byte for each place of a ghost."""
+    return [
+        Column("gaps", "<f8", (LEARNT_CLASSES + 1, LEARNT_BINS + 1)),
+        Column("ghosts", "|u1", (ghosts,)),
     ]
 
 

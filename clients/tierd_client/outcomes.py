@@ -44,8 +44,8 @@ class Presence(IntEnum):
 
 class PutOutcome(IntEnum):
     """STORED is new, EXISTS was there; neither BUSY (another writes it), FULL (no room), PENDING (no room
-    in the time given), DUPLICATE (twice in the call) nor CORRUPT (changed on the way) stored anything. QUEUED is
-    written, and `flush` says what became of it."""
+    in the time given), DUPLICATE (twice in the call), CORRUPT (changed on the way) nor DECLINED (what would have
+    to go for it is worth more) stored anything. QUEUED is written, and `flush` says what became of it."""
 
     STORED = 1
     EXISTS = 2
@@ -55,6 +55,7 @@ class PutOutcome(IntEnum):
     DUPLICATE = 6
     CORRUPT = 7
     QUEUED = 8
+    DECLINED = 9
 
 
 class AcquireOutcome(IntEnum):

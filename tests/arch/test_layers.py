@@ -40,7 +40,7 @@ CLIENT_MODULES: dict[str, set[str]] = {
     "adapters": {"format"},
     "app": {"format", "hits", "layout", "identity"},
     "rpc": {"format", "framing", "layout", "identity", "v1"},
-    "sim": {"errors", "format", "identity", "tokens"},
+    "sim": {"errors", "format", "hits", "identity", "tokens"},
     "testing": {"format", "hits", "identity", "layout"},
     "wiring": {"format", "heap"},
     "cli": {"errors"},

@@ -51,6 +51,18 @@ class TestLfuOfAnyBlockInCache(PolicyContract):
     spec = "lfu(leaf_only=false,persist=false)"
 
 
+class TestGab(PolicyContract):
+    spec = "gab"
+
+
+class TestGabThatStoresAll(PolicyContract):
+    spec = "gab(admission=none)"
+
+
+class TestGabOfAnyBlock(PolicyContract):
+    spec = "gab(leaf_only=false,admission=none)"
+
+
 class TestEma(PolicyContract):
     spec = "ema"
 

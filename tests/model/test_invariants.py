@@ -27,7 +27,8 @@ from tierd.core.messages import (
 )
 from tierd.core.sessions import StockedSlot
 from tierd.core.standing import set_next_use
-from tierd.core.state import EngineSettings, State, Tables, TierSpec, TierState
+from tierd.core.state import EngineSettings, State, TierSpec, TierState
+from tierd.core.tables import Tables
 from tierd.core.underway import Sequence, Ticket
 from tierd.testing.prompts import Kind, Prompt
 from tierd_client.format import HOLD_LEASE, STATE_READY

@@ -67,7 +67,8 @@ from tierd.core.messages import (
     Touched,
     Unpin,
 )
-from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.core.state import EngineSettings, TierSpec
+from tierd.core.tables import Tables
 from tierd_client.format import PAGE_BYTES, U8Array
 
 FAST = os.environ.get("TIERD_TEST_EFFORT") == "fast"

@@ -14,11 +14,13 @@ from pytest import MonkeyPatch
 
 from tierd.core import victims
 from tierd.core.catalog import FLAG_UNIT, Catalog
+from tierd.core.gaps import Gaps
 from tierd.core.policy.base import Moment
 from tierd.core.policy.queues import ByQueues
 from tierd.core.policy.registry import parse
 from tierd.core.standing import next_use_of, priority_of, set_next_use, set_priority
-from tierd.core.statistics import StatsOf, access, access_weighted
+from tierd.core.statistics import Access, StatsOf, access, access_weighted
+from tierd.core.tables import Tables
 from tierd.core.terms import NextUse, Priority
 from tierd.testing.plain_queues import PlainQueues
 from tierd_client.format import CATALOG_MAGIC, I64Array, Table, catalog_columns
@@ -29,6 +31,7 @@ PARENTS = (-1, 0, 1, 2, 1, 4, -1, 6, 6, -1)
 """Row -> row of its parent: a chain that forks, a short one, a single block."""
 POLICIES = (
     "lru", "lru(leaf_only=false)", "lrfu", "lrfu(leaf_only=false)", "lrfu(ranking=decayed,lambda=0.25)",
+    "gab", "gab(leaf_only=false)",
     "lrfu(ranking=composite,alpha=0.3,leaf_only=false)", "lrfu(ranking=decayed,lambda=0.5,leaf_only=false)",
     "lfu", "ema(leaf_only=false)", "streaming", "strided(stride=2,leaf_only=true)",
     "arc", "arc(leaf_only=false)", "sieve", "sieve(leaf_only=false)", "s3fifo(small=0.3)",
@@ -84,6 +87,7 @@ class Order(RuleBasedStateMachine):
             self.plain = PlainQueues(self.catalog, policy, self.plain_children if leaf_only else None)
         self.protected = Protected()
         self.inside: set[int] = set()
+        self.gaps = Gaps(Tables.private(1).learnt["gaps"])
         self.step = 0
 
     def teardown(self) -> None:
@@ -93,6 +97,9 @@ class Order(RuleBasedStateMachine):
         for row in rows:
             if PARENTS[row] >= 0:
                 self.children[PARENTS[row]] += change
+
+    def one_access(self) -> Access:
+        return Access(self.step, float(self.step), self.policy.common, self.gaps, 0)
 
     def give_back(self, rows: set[int], chosen: bool = False) -> None:
         """As the engine does, of all that may be out, whether it is in the tier or not."""
@@ -127,7 +134,7 @@ class Order(RuleBasedStateMachine):
         """Rows get a copy, and their first access with it."""
         rows -= self.inside
         if rows:
-            access(self.catalog, array(rows), self.step, float(self.step), self.policy.common)
+            access(self.catalog, array(rows), self.one_access())
             self.count(rows, 1)
             self.inside |= rows
             self.take_in(array(rows))
@@ -136,7 +143,7 @@ class Order(RuleBasedStateMachine):
     def touch(self, rows: set[int]) -> None:
         rows &= self.inside
         if rows:
-            access(self.catalog, array(rows), self.step, float(self.step), self.policy.common)
+            access(self.catalog, array(rows), self.one_access())
             self.take_in(array(rows))
 
     @rule(rows=subsets, weight=st.sampled_from([0.125, 0.5, 1.0]))

@@ -21,7 +21,8 @@ from tierd.core import messages as m
 from tierd.core.engine import Engine
 from tierd.core.invariants import check
 from tierd.core.messages import Tier
-from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.core.state import EngineSettings, TierSpec
+from tierd.core.tables import Tables
 from tierd_client.format import STATE_ABSENT
 
 PAGE = 4096

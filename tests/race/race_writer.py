@@ -22,7 +22,8 @@ from tierd.adapters.shm import SharedDirectory
 from tierd.core import messages as m
 from tierd.core.engine import Engine
 from tierd.core.messages import Tier
-from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.core.state import EngineSettings, TierSpec
+from tierd.core.tables import Tables
 
 SESSION = 1
 SPOILT = 0xEE
@@ -39,7 +40,7 @@ class Writer:
         self._arena = HostArena(arrays)
         settings = EngineSettings(tiers=(TierSpec(Tier.HOST, segments=PLAN.host_segments),), policy="lru")
         tables = self._memory.tables
-        self._engine = Engine(settings, Tables(tables["catalog"], tables["ghosts"], tables["sessions"]))
+        self._engine = Engine(settings, Tables(**tables))
         self._engine.step(m.OpenSession(SESSION), 0.0)
         self._ids, self._patterns = all_identities(), all_patterns()
         self._checksums = np.arange(IDENTITIES, dtype=np.uint64)

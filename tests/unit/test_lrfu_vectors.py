@@ -14,11 +14,12 @@ import pytest
 
 from tierd.core.catalog import Catalog
 from tierd.core.engine import Tables
+from tierd.core.gaps import Gaps
 from tierd.core.ghosts import Ghosts
 from tierd.core.policy.base import Common, Decay, GivenStats, Moment, Stats
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.registry import parse
-from tierd.core.statistics import StatsOf, access, access_weighted, rescale
+from tierd.core.statistics import Access, StatsOf, access, access_weighted, rescale
 from tierd_client.format import CATALOG_MAGIC, Table, catalog_columns
 
 ATTENTION = ("0.45", "0.12", "0.30", "0.08", "0.35")
@@ -37,6 +38,10 @@ def catalog_of(blocks: int) -> Catalog:
     return catalog
 
 
+def one_access(step: int, common: Common) -> Access:
+    return Access(step, float(step), common, Gaps(Tables.private(1).learnt["gaps"]), 0)
+
+
 def report(catalog: Catalog, row: int, weight: float, step: int, steps: int = 1, common: Common = SEED) -> float:
     """One report of attention; the ema after it."""
     access_weighted(catalog, np.array([row]), np.array([weight]), steps, step, float(step), common)
@@ -50,7 +55,7 @@ def referenced(decay: Decay) -> Stats:
     for step in range(6):
         rows = [row for row, times in enumerate(REFERENCES.values()) if step in times]
         if rows:
-            access(catalog, np.array(rows), step, float(step), common)
+            access(catalog, np.array(rows), one_access(step, common))
     return StatsOf(catalog, np.arange(len(REFERENCES)))
 
 
@@ -181,7 +186,7 @@ def test_unit_accesses_and_unit_reports_agree() -> None:
     """An access is a report of weight 1; both keep the mark that all weights were 1."""
     plain, reported = catalog_of(1), catalog_of(1)
     for step in (3, 4, 9):
-        access(plain, np.array([0]), step, float(step), SEED)
+        access(plain, np.array([0]), one_access(step, SEED))
         report(reported, 0, 1.0, step)
     one, other = StatsOf(plain, np.array([0])), StatsOf(reported, np.array([0]))
     assert (one.ema[0], one.crf[0], one.touches[0], one.unit[0]) == (
@@ -197,9 +202,9 @@ def test_another_alpha_rescales_unit_records_exactly() -> None:
     catalog, wanted = catalog_of(3), catalog_of(3)
     for step in range(1, 6):
         for target, common in ((catalog, SEED), (wanted, Common(alpha=0.3))):
-            access(target, np.array([0]), step, float(step), common)
+            access(target, np.array([0]), one_access(step, common))
             if step == 2:
-                access(target, np.array([1]), step, float(step), common)
+                access(target, np.array([1]), one_access(step, common))
     report(catalog, 2, 0.25, 5)
     rescale(catalog, Ghosts(Tables.private(4).ghosts), 0.3)
     assert catalog.ema[:2].tolist() == wanted.ema[:2].tolist()

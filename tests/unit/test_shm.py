@@ -227,7 +227,7 @@ def test_a_state_directory_that_cannot_be_is_named(tmp_path: Path, impossible: s
 def test_first_start(memory: SharedMemory, directory: SharedDirectory) -> None:
     """A first start makes every file of the plan and says that it is one."""
     assert memory.start is Start.NEW and memory.reason == ""
-    assert directory.names() == ["catalog", "ghosts", "seg-1", "seg-16384", "seg-2", "sessions"]
+    assert directory.names() == ["catalog", "ghosts", "learnt", "seg-1", "seg-16384", "seg-2", "sessions"]
     assert memory.tables["catalog"].boot == b"a" * 16
     assert memory.tables["ghosts"]["identity"].shape == (256, 32)
 

@@ -7,8 +7,10 @@ import pytest
 
 from tierd.core import statistics
 from tierd.core.catalog import Catalog
+from tierd.core.gaps import Gaps
 from tierd.core.policy.base import Moment
 from tierd.core.policy.registry import parse
+from tierd.core.tables import Tables
 from tierd.core.victims import Victims, make_victims
 from tierd_client.format import CATALOG_MAGIC, Table, catalog_columns
 
@@ -38,7 +40,8 @@ class Tier:
 
     def touch(self, row: int, step: int) -> None:
         rows = np.array([row])
-        statistics.access(self.catalog, rows, step, 0.0, POLICY.common)
+        by = statistics.Access(step, 0.0, POLICY.common, Gaps(Tables.private(1).learnt["gaps"]), 0)
+        statistics.access(self.catalog, rows, by)
         self.victims.insert(rows)
 
     def choose(self, count: int) -> list[int]:

@@ -24,14 +24,14 @@ STATISTICS_BYTES = 64
 CODEC_NONE = 0
 CIPHER_NONE = 0
 
-_FIELDS = struct.Struct("<8sHHHH32s32s32sIIQQQqdddd16sH46x")
+_FIELDS = struct.Struct("<8sHHHH32s32s32sIIQQQqdddd16sHB45x")
 _FRAME = struct.Struct("<8sHH")
 _CHECKSUM = struct.Struct("<Q")
 _NO_PARENT = bytes(IDENTITY_BYTES)
 _NOBODY = bytes(16)
 _WEIGHTED = 1
 _STATISTICS_MAGIC = b"TIERDSTA"
-_STATISTICS = struct.Struct("<8sHHQqddd4x")
+_STATISTICS = struct.Struct("<8sHHQqdddB3x")
 # Columns of the catalog that the fields end up in are narrower than the envelope's.
 _GROUP_MAX = 0xFFFF
 _TOUCHES_MAX = 0xFFFFFFFF
@@ -60,6 +60,7 @@ def encode_header(block: StoredBlock, written_wall_s: float, writer: bytes = _NO
         MAGIC, VERSION, HEADER_BYTES, CODEC_NONE, CIPHER_NONE, block.fingerprint, block.identity,
         block.parent or _NO_PARENT, block.group, block.position, block.size, block.checksum, record.touches,
         record.last, record.ema, record.crf, record.wall, written_wall_s, writer, _WEIGHTED * record.weighted,
+        record.learnt,
     )
     return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
@@ -81,7 +82,7 @@ def decode_header(
     _expect("payload bytes", fields[10], payload_bytes)
     record = Record(
         touches=fields[12], last=fields[13], ema=fields[14], crf=fields[15], wall=fields[16],
-        weighted=bool(fields[19] & _WEIGHTED),
+        weighted=bool(fields[19] & _WEIGHTED), learnt=fields[20],
     )
     _check_numbers(fields[8], record)
     parent = None if fields[7] == _NO_PARENT else fields[7]
@@ -109,7 +110,7 @@ def encode_statistics(record: Record) -> bytes:
     """The 64 bytes of the value beside a block."""
     body = _STATISTICS.pack(
         _STATISTICS_MAGIC, VERSION, _WEIGHTED * record.weighted, record.touches, record.last, record.ema,
-        record.crf, record.wall,
+        record.crf, record.wall, record.learnt,
     )
     return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
@@ -126,9 +127,9 @@ def _decode_statistics(value: bytes) -> Record | None:
     """None for what this version did not write: statistics are worth no error."""
     if len(value) != STATISTICS_BYTES:
         return None
-    magic, version, flags, touches, last, ema, crf, wall = _STATISTICS.unpack_from(value)
+    magic, version, flags, touches, last, ema, crf, wall, learnt = _STATISTICS.unpack_from(value)
     sound = _CHECKSUM.unpack_from(value, _STATISTICS.size)[0] == xxhash.xxh3_64_intdigest(value[: _STATISTICS.size])
-    record = Record(touches, last, wall, ema, crf, bool(flags & _WEIGHTED))
+    record = Record(touches, last, wall, ema, crf, bool(flags & _WEIGHTED), learnt)
     if (magic, version, sound) != (_STATISTICS_MAGIC, VERSION, True):
         return None
     try:

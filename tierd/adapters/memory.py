@@ -17,6 +17,7 @@ from tierd.adapters.shm import SharedDirectory, SharedFile, WantedFile
 from tierd_client.format import (
     CATALOG_MAGIC,
     GHOST_MAGIC,
+    LEARNT_MAGIC,
     SESSION_MAGIC,
     STATE_ABSENT,
     Column,
@@ -24,6 +25,7 @@ from tierd_client.format import (
     Table,
     catalog_columns,
     ghost_columns,
+    learnt_columns,
     session_columns,
     table_bytes,
 )
@@ -60,6 +62,7 @@ class MemoryPlan:
         return {
             "sessions": (SESSION_MAGIC, session_columns(self.sessions, self.holds), "max_holds"),
             "ghosts": (GHOST_MAGIC, ghost_columns(self.ghost_rows), "ghost_rows"),
+            "learnt": (LEARNT_MAGIC, learnt_columns(self.ghost_rows), "ghost_rows"),
             "catalog": (CATALOG_MAGIC, catalog, "catalog_rows"),
         }
 
@@ -136,6 +139,7 @@ class _Kept:
     def decide(self, found: set[str]) -> tuple[Start, str]:
         """Keeps everything, or only the ghosts, or nothing; says which and why."""
         ghosts_problem = self._take("ghosts")
+        self._take("learnt")
         segments = self._plan.host_segments + self._plan.twin_segments
         whole = ["catalog", "sessions", *(segment_name(number) for number, _ in segments)]
         if "catalog" not in found:

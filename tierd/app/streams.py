@@ -30,7 +30,7 @@ STREAM_IDLE_S = 30.0
 
 
 class Put(IntEnum):
-    """Outcome of an id of a Put. Numbers of the wire, the first six also those of Reserved."""
+    """Outcome of an id of a Put. Numbers of the wire, the first six and DECLINED also those of Reserved."""
 
     STORED = 1
     EXISTS = 2
@@ -39,6 +39,7 @@ class Put(IntEnum):
     PENDING = 5
     DUPLICATE = 6
     CORRUPT = 7
+    DECLINED = 9
 
 
 @dataclass(frozen=True, slots=True)

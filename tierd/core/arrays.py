@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,14 @@ def first_of_each(places: I64Array, values: I64Array) -> I64Array:
     if len(set(found.tolist())) == len(places):
         return places
     return places[np.unique(found, return_index=True)[1]]
+
+
+def groups(values: I64Array) -> list[I64Array]:
+    """Places of equal values, the smallest value first, each group in order."""
+    order = values.argsort(kind="stable")
+    ordered = values[order]
+    edges = [0, *(indices(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    return [order[start:stop] for start, stop in pairwise(edges)]
 
 
 def constant(value: float, dtype: Any) -> NDArray[Any]:

@@ -70,6 +70,8 @@ class Catalog:
         self.ema, self.crf = column["ema"], column["crf"]
         self.pinned_until: NDArray[np.float64] = column["policy"].view("<f8")[:, 2]
         """Wall time (s since 1970) until which the identity is pinned, 0 for none."""
+        self.learnt: U8Array = column["policy"][:, 0]
+        """Class and followers of each row, see gaps.py."""
         self.capacity = len(self.identity)
         table.words[WORD_ROWS], table.words[WORD_BUCKETS] = self.capacity, len(column["index"])
         self.used = np.zeros(self.capacity, bool)

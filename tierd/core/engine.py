@@ -33,7 +33,8 @@ from tierd.core import (
 from tierd.core import messages as m
 from tierd.core.policy.registry import parse
 from tierd.core.room import finish
-from tierd.core.state import EngineSettings, State, Tables, TierSpec
+from tierd.core.state import EngineSettings, State, TierSpec
+from tierd.core.tables import Tables
 from tierd_client.format import WORD_POLICY_EPOCH
 
 Handler = Callable[[State, Any], m.Reply]
@@ -136,6 +137,7 @@ class Engine:
         reply = HANDLERS[type(command)](state, command)
         storing.settle(state)
         state.settle_ages()
+        state.gaps.tick(state.clock.step)
         effects, state.effects = state.effects, []
         return m.Step(reply, effects)
 

@@ -132,7 +132,7 @@ def _ghost_view(state: State, identity: bytes) -> BlockView | None:
         return None
     record = Record(
         int(records.touches[0]), int(records.last[0]), float(records.wall[0]), float(records.ema[0]),
-        float(records.crf[0]),
+        float(records.crf[0]), not bool(records.unit[0]), int(records.learnt[0]),
     )
     return BlockView(identity, 0, 0, 0, None, 0, 0, record, ghost=True)
 

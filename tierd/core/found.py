@@ -11,6 +11,7 @@ import numpy as np
 
 from tierd.core import statistics
 from tierd.core.copies import FOUND
+from tierd.core.gaps import made_sound
 from tierd.core.ghosts import Records
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import AddFound, Done, Record, Taken, TakeStatistics, Tier
@@ -91,7 +92,8 @@ def _remember(state: State, rows: I64Array, records: list[Record]) -> None:
     ema = np.clip(column["ema"][newer], 0.0, 1.0)
     ema[unit] = statistics.unit_ema(touches[unit], state.policy.common.alpha)
     crf = np.maximum(column["crf"][newer], 0.0)
-    found = Records(touches, state.clock.converted(wall), wall, ema, crf, unit)
+    learnt = made_sound(column["learnt"][newer])
+    found = Records(touches, state.clock.converted(wall), wall, ema, crf, unit, learnt)
     statistics.restore(state.catalog, rows[newer], found)
 
 

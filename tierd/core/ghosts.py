@@ -33,17 +33,21 @@ class Records:
     ema: NDArray[np.float64]
     crf: NDArray[np.float64]
     unit: NDArray[np.bool_]
+    learnt: U8Array
+
 
 class Ghosts:
     """At most `limit` ghosts, never more than the table holds. Places are numbered from 0 for ever."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, learnt: U8Array | None = None) -> None:
+        """`learnt`: a byte for each place, in memory that survives the process; None: private memory."""
         self.table = table
         self.identity: U8Array = table["identity"]
         self.touches: NDArray[np.uint32] = table["touches"]
         self.ema: NDArray[np.float64] = table["ema"]
         self.last: NDArray[np.int64] = table["last"]
         self.capacity = len(self.identity)
+        self.learnt = np.zeros(self.capacity, np.uint8) if learnt is None else learnt
         table.words[WORD_ROWS] = self.capacity
         self.head, self.tail = int(table.words[WORD_HEAD]), int(table.words[WORD_TAIL])
         self._index = HashIndex.private(words_of(self.identity))
@@ -77,6 +81,7 @@ class Ghosts:
         self.last[put], column["wall"][put] = records.last[kept], records.wall[kept].astype(np.uint32)
         touches = np.maximum(records.touches[kept], 1) & ~UNIT_BIT
         self.touches[put] = touches | records.unit[kept] * UNIT_BIT
+        self.learnt[put] = records.learnt[kept]
         self._index_at(at)
         self._move(self.head, self.tail + len(ids))
 
@@ -114,7 +119,7 @@ class Ghosts:
     def _close_holes(self) -> None:
         live = self._live()
         self.table.words[WORD_CLOSING_HOLES] = 1
-        for column in self.table.columns.values():
+        for column in (*self.table.columns.values(), self.learnt):
             column[: len(live)] = column[live]
         self.touches[len(live) :] = 0
         self._move(0, len(live))
@@ -128,6 +133,18 @@ class Ghosts:
         records = self.records(rows[found])
         self._remove(rows[found])
         return found, records
+
+    def take_or_new(self, ids: U8Array, learnt: U8Array) -> Records:
+        """As `take`; new records, with this `learnt`, for those of which nothing is remembered."""
+        count = len(ids)
+        found, known = self.take(ids)
+        records = Records(
+            np.zeros(count, np.uint32), np.zeros(count, np.int64), np.zeros(count), np.zeros(count),
+            np.zeros(count), np.ones(count, bool), learnt,
+        )
+        for name in Records.__slots__:
+            getattr(records, name)[found] = getattr(known, name)
+        return records
 
     def _remove(self, at: I64Array) -> None:
         if not len(at):
@@ -164,6 +181,7 @@ class Ghosts:
         self.ema[at], column["crf"][at], self.last[at] = records.ema, records.crf, records.last
         column["wall"][at] = records.wall.astype(np.uint32)
         self.touches[at] = (self.touches[at] & UNIT_BIT) | (records.touches & ~UNIT_BIT)
+        self.learnt[at] = records.learnt
 
     def clear(self) -> int:
         """Forgets all; returns how many there were."""
@@ -177,7 +195,7 @@ class Ghosts:
         touches = self.touches[at]
         return Records(
             touches & ~UNIT_BIT, self.last[at], column["wall"][at].astype(np.float64), self.ema[at],
-            column["crf"][at], (touches & UNIT_BIT) != 0,
+            column["crf"][at], (touches & UNIT_BIT) != 0, self.learnt[at],
         )
 
     def _move(self, head: int, tail: int) -> None:

@@ -9,10 +9,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.admission import admission_of, admits_by_index
+from tierd.core.arena import slot_bytes
 from tierd.core.arrays import every, first_of_each, indices, some
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import introduce, prefer
+from tierd.core.lineage import count_followers
 from tierd.core.messages import (
     Abort,
     Aborted,
@@ -29,9 +32,10 @@ from tierd.core.messages import (
     Tier,
 )
 from tierd.core.room import Room, free_rows, obtain
-from tierd.core.sequences import begin_request, count_accesses, find_sequence
+from tierd.core.sequences import begin_request, continue_sequence, count_accesses
 from tierd.core.sessions import HOLD_RESERVATION, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
+from tierd.core.touching import touch_kept_out
 from tierd.core.underway import Sequence
 from tierd_client.format import STATE_FILLING, I64Array, U8Array, U64Array, words_of
 
@@ -43,7 +47,7 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
     tier = arena_of(state, command.tier)
     coming = _coming(state, tier, command)
     state.sessions.room_to_hold(session, len(coming.wanted))
-    granted, room = _let_in(state, session, tier, command, coming)
+    granted, room = _let_in(state, tier, command, coming)
     outcomes, count = coming.outcomes, len(coming.outcomes)
     reply = ReserveReply(outcomes, np.zeros(count, np.uint64), np.zeros(count, np.uint64))
     if len(granted):
@@ -60,7 +64,7 @@ def note(state: State, command: Note) -> Outcomes:
     session = state.sessions.get(command.session)
     tier = arena_of(state, command.tier)
     coming = _coming(state, tier, command)
-    granted, room = _let_in(state, session, tier, command, coming)
+    granted, room = _let_in(state, tier, command, coming)
     if len(granted):
         rows = coming.rows[granted]
         state.reserve(tier, rows, room.addresses[: len(granted)], session.number)
@@ -88,19 +92,25 @@ def _coming(state: State, tier: TierState, command: Reserve | Note) -> _Coming:
 
 
 def _let_in(
-    state: State, session: Session, tier: TierState, command: Reserve | Note, coming: _Coming
+    state: State, tier: TierState, command: Reserve | Note, coming: _Coming
 ) -> tuple[I64Array, Room]:
     """Counts the accesses to what is there, makes room, and rows for what gets a slot: the places of those."""
     blocks, rows, outcomes, wanted = command.blocks, coming.rows, coming.outcomes, coming.wanted
-    sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
+    sequence = begin_request(state, command, rows, counted=command.retry)
+    if not command.retry:
+        count_followers(state, blocks, rows)
     count_existing(state, sequence, rows, outcomes)
     tier.victims.expect(blocks.ids.take(wanted, axis=0))
-    room = _make_room(state, tier, command, rows, len(wanted))
+    room, fitting = _make_room(state, tier, command, rows, wanted)
     granted = wanted[: rows_for(state, blocks, rows, wanted[: len(room.addresses)])]
     tier.copies.give_back(command.block_bytes, room.addresses[len(granted) :])
     may_come = room.waiting or state.sessions.stocked_bytes
     outcomes[wanted] = (Reserved.PENDING if may_come else Reserved.FULL).value
+    outcomes[fitting[len(fitting) - room.declined :]] = Reserved.DECLINED.value
     outcomes[granted] = Reserved.GRANTED.value
+    if room.admission is not None:
+        kept_out = (outcomes == Reserved.DECLINED.value) | (outcomes == Reserved.FULL.value)
+        touch_kept_out(state, sequence, blocks, rows, indices(kept_out))
     admit(state, blocks, rows, granted, command.block_bytes, priority_of(command.priority, sequence))
     return granted, room
 
@@ -110,13 +120,19 @@ def priority_of(said: Priority, sequence: Sequence | None) -> Priority:
     return said or (sequence.priority if sequence else Priority.UNSPECIFIED)
 
 
-def _make_room(state: State, tier: TierState, command: Reserve | Note, rows: I64Array, count: int) -> Room:
+def _make_room(
+    state: State, tier: TierState, command: Reserve | Note, rows: I64Array, places: I64Array
+) -> tuple[Room, I64Array]:
     """Slots for new blocks, never at the cost of the chain that they belong to: without its head, or with a
-    hole in it, they would be of no use."""
-    room = Room(tier.copies.allocate(command.block_bytes, count))
-    if len(room.addresses) == count:
-        return room
-    return obtain(state, tier, command.block_bytes, count, guard_of(state, command.blocks, rows), room)
+    hole in it, they would be of no use. And the places of those that the tier could hold at all."""
+    room = Room(tier.copies.allocate(command.block_bytes, len(places)))
+    if len(room.addresses) == len(places):
+        return room, places
+    if admits_by_index(state, tier):
+        places = places[places < tier.copies.capacity // slot_bytes(command.block_bytes)]
+        room.admission = admission_of(state, command.blocks, places)
+    guard = guard_of(state, command.blocks, rows)
+    return obtain(state, tier, command.block_bytes, len(places), guard, room), places
 
 
 def guard_of(state: State, blocks: Ids, rows: I64Array) -> I64Array:
@@ -220,7 +236,7 @@ def _hand_out(
 def commit(state: State, command: Commit) -> Outcomes:
     session = state.sessions.get(command.session)
     tier = arena_of(state, command.tier)
-    sequence = find_sequence(state, session.number, command.sequence) if command.sequence else None
+    sequence = continue_sequence(state, command) if command.sequence else None
     places, rows = _written(state, session, tier, command.ids, command.generations)
     kept = _agree(state, tier, rows, command.checksums[places])
     places, rows = places[kept], rows[kept]

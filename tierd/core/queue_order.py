@@ -20,7 +20,7 @@ from tierd.core.policy.base import Moment
 from tierd.core.policy.queues import ByQueues, Counts, Spot
 from tierd.core.protection import Protection
 from tierd.core.standing import standings
-from tierd.core.victim_rows import NONE, Departed, VictimRows, Victims
+from tierd.core.victim_rows import NONE, Departed, Lets, VictimRows, Victims
 from tierd_client.format import I64Array, U8Array
 
 COMPACT_ABOVE = 4096
@@ -105,8 +105,10 @@ class QueueOrder(Victims):
             self._take_back(self._choices.pop())
         self._push(self._rows.returning(rows))
 
-    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
-        del now  # the order does not change with time
+    def choose(
+        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
+    ) -> list[int]:
+        del now, lets  # the order does not change with time, and such a policy stores all
         choice = _Choice(self._queues.turn)
         while len(choice.rows) < count and (row := self._next_victim(choice, protection)) != NONE:
             if (parent := self._catalog.parent_of(row)) != NO_ROW:

@@ -82,7 +82,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     blocks, count = command.blocks, len(command.blocks)
     rows = state.find(blocks)
     state.sessions.room_to_hold(session, int(np.count_nonzero(rows != NO_ROW)))
-    sequence = begin_request(state, session.number, command.sequence, counted=command.retry or bool(command.lease))
+    sequence = begin_request(state, command, rows, counted=command.retry or bool(command.lease))
     state.link(blocks, rows)
     zeros = np.zeros(count, np.uint64)
     reply = AcquireReply(

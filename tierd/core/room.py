@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.admission import Admission
 from tierd.core.arrays import Mask
 from tierd.core.found import forget_found
 from tierd.core.hashindex import NO_ROW
@@ -30,9 +31,17 @@ class Room:
 
     addresses: list[int] = field(default_factory=list)
     waiting: set[int] = field(default_factory=set)
+    admission: Admission | None = None
+    """Weighs newcomers against victims; None: all come in."""
     stuck: list[I64Array] = field(default_factory=list)
     """Pinned victims that fit nowhere below; held by a pin more while room is being made, or they would be
     chosen for ever."""
+
+
+    @property
+    def declined(self) -> int:
+        """Newcomers that are not to come in, the last ones."""
+        return self.admission.declined if self.admission else 0
 
 
 def obtain(
@@ -53,7 +62,7 @@ def obtain(
         state.unguard(guard)
         if room.stuck:
             state.unpin(np.concatenate(room.stuck))
-    if len(room.addresses) < count:
+    if len(room.addresses) < count - room.declined:
         room.waiting |= {
             op for op, move in state.moves.items()
             if move.source == tier.tier and (move.chosen or move.target == Tier.SPILL)
@@ -74,15 +83,22 @@ def obtain_for_moves(state: State, tier: TierState, size: int, count: int, guard
 
 def _evict_for(state: State, tier: TierState, size: int, count: int, room: Room) -> None:
     in_vain = 0
-    while (wanted := count - len(room.addresses) - len(tier.leaving)) > 0:
+    while (wanted := count - room.declined - len(room.addresses) - len(tier.leaving)) > 0:
         # Of small blocks it takes many to make a large slot. One by one, with a search for empty extents after
         # each, would take the square of their number; an eighth more each time takes at most an eighth too many.
-        chosen = state.choose(tier, max(wanted, in_vain // 8))
+        chosen = _choose(state, tier, max(wanted, in_vain // 8), room.admission)
         if not len(chosen) or not _dispose(state, tier, chosen, room):
             return
         slots = tier.copies.allocate(size, count - len(room.addresses))
         room.addresses += slots
         in_vain += len(chosen) if not slots and state.destination(tier) is None else 0
+
+
+def _choose(state: State, tier: TierState, count: int, admission: Admission | None) -> I64Array:
+    if admission is None:
+        return state.choose(tier, count)
+    admission.begin(count)
+    return state.choose(tier, count, admission.lets)
 
 
 def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +12,8 @@ from tierd.core.catalog import FLAG_UNIT
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import prefer, say_next
-from tierd.core.messages import CloseSequence, Done, Observe, Observed, OpenSequence, SequenceOpened
+from tierd.core.lineage import new_class_of
+from tierd.core.messages import CloseSequence, Done, Ids, Observe, Observed, OpenSequence, SequenceOpened
 from tierd.core.state import State, split
 from tierd.core.underway import Report, Sequence
 from tierd_client.format import I64Array, U8Array
@@ -42,7 +45,8 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
     state.clock.request()
     held = np.concatenate([blocks.ids, *(other.ids for other in command.others)])
     rows = state.catalog.find(held)
-    state.sequences[key] = Sequence(blocks, held, state.clock.step, priority=command.priority)
+    brings = new_class_of(state, blocks, rows[: len(blocks)])
+    state.sequences[key] = Sequence(blocks, held, state.clock.step, priority=command.priority, new_class=brings)
     state.pin(rows[rows != NO_ROW])
     prefer(state, rows, command.priority)
     for identity in split(held[rows == NO_ROW]):
@@ -94,10 +98,34 @@ def find_sequence(state: State, session: int, name: str) -> Sequence:
     return sequence
 
 
-def begin_request(state: State, session: int, name: str, *, counted: bool) -> Sequence | None:
-    """The sequence that a request belongs to; one outside any is a tick, unless it was `counted` before."""
-    if name:
-        return find_sequence(state, session, name)
+class Part(Protocol):
+    """A command that may be part of a sequence."""
+
+    @property
+    def session(self) -> int: ...
+    @property
+    def sequence(self) -> str: ...
+
+
+class Request(Part, Protocol):
+    """A command that is a request of its own, or part of a sequence."""
+
+    @property
+    def blocks(self) -> Ids: ...
+
+
+def continue_sequence(state: State, command: Part) -> Sequence:
+    sequence = find_sequence(state, command.session, command.sequence)
+    state.new_class = sequence.new_class
+    return sequence
+
+
+def begin_request(state: State, command: Request, rows: I64Array, *, counted: bool) -> Sequence | None:
+    """The sequence that a request belongs to; one outside any is a tick, unless it was `counted` before. `rows`:
+    those of its ids."""
+    if command.sequence:
+        return continue_sequence(state, command)
+    state.new_class = new_class_of(state, command.blocks, rows)
     if not counted:
         state.clock.request()
     return None

@@ -22,6 +22,7 @@ from tierd.core.copies import FOUND, TierCopies
 from tierd.core.counters import Counters
 from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
+from tierd.core.gaps import Gaps, never_seen
 from tierd.core.ghosts import Ghosts
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Effect, Ids, Tier, Unlink
@@ -31,23 +32,11 @@ from tierd.core.policy.registry import parse
 from tierd.core.protection import Barred, Protection
 from tierd.core.sessions import Sessions
 from tierd.core.standing import forget_next_use
+from tierd.core.tables import Tables
 from tierd.core.underway import STORED_FROM, MoveInFlight, Report, Sequence, Storing, Ticket
-from tierd.core.victim_rows import Victims
+from tierd.core.victim_rows import Lets, Victims
 from tierd.core.victims import make_victims
-from tierd_client.format import (
-    CATALOG_MAGIC,
-    GHOST_MAGIC,
-    SESSION_MAGIC,
-    STATE_ABSENT,
-    WORD_POLICY_EPOCH,
-    I64Array,
-    Table,
-    U8Array,
-    U64Array,
-    catalog_columns,
-    ghost_columns,
-    session_columns,
-)
+from tierd_client.format import STATE_ABSENT, WORD_POLICY_EPOCH, I64Array, U8Array, U64Array
 
 FIRST_AGE = 50.0
 """Characteristic age of a tier before it evicted anything, in steps."""
@@ -107,25 +96,6 @@ class EngineSettings:
     spill_ahead: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The three tables, wherever they lie."""
-
-    catalog: Table
-    ghosts: Table
-    sessions: Table
-
-    @classmethod
-    def private(cls, rows: int, ghosts: int | None = None, sessions: int = 1024, holds: int = 65_536) -> Tables:
-        """Tables in private memory, for studies and tests. `ghosts` defaults to 4 a row."""
-        buckets = 1 << max(4, (2 * rows - 1).bit_length())
-        return cls(
-            Table.create(CATALOG_MAGIC, catalog_columns(rows, buckets)),
-            Table.create(GHOST_MAGIC, ghost_columns(4 * rows if ghosts is None else ghosts)),
-            Table.create(SESSION_MAGIC, session_columns(sessions, holds)),
-        )
-
-
 class TierState:
     """One tier that is on."""
 
@@ -160,7 +130,10 @@ class State:
     def __init__(self, settings: EngineSettings, tables: Tables) -> None:
         self.settings, self.tables = settings, tables
         self.catalog = Catalog(tables.catalog)
-        self.ghosts = Ghosts(tables.ghosts)
+        self.ghosts = Ghosts(tables.ghosts, tables.learnt["ghosts"])
+        self.gaps = Gaps(tables.learnt["gaps"])
+        self.new_class = 0
+        """Of the request in hand, by the tokens that it brings (gaps.py)."""
         self.sessions = Sessions(tables.sessions, settings.max_held)
         self.clock = Clock(settings.clock, settings.steps_per_second)
         self.policy: Policy = parse(settings.policy)
@@ -224,7 +197,7 @@ class State:
         return self._next_move - 1
 
     def moment(self, tier: TierState) -> Moment:
-        return Moment(self.clock.step, self.clock.wall_s, tier.age)
+        return Moment(self.clock.step, self.clock.wall_s, tier.age, self.gaps.index)
 
     # --- tiers --------------------------------------------------------------------------------------
 
@@ -369,6 +342,7 @@ class State:
         catalog.namespace[rows], catalog.group[rows] = blocks.namespace, blocks.group
         catalog.position[rows] = blocks.positions()[places]
         catalog.size[rows] = size
+        catalog.learnt[rows] = never_seen(len(blocks), blocks.chain)[places]
         found, records = self.ghosts.take(ids)
         if self.policy.common.persist and len(found):
             statistics.restore(catalog, rows[found], records)
@@ -537,8 +511,8 @@ class State:
             tier.victims = make_victims(self.catalog, self.policy, children)
             tier.victims.load(tier.copies.ordered(np.arange(self.catalog.capacity)))
 
-    def choose(self, tier: TierState, count: int) -> I64Array:
-        """The next victims. Each is dropped, moved, or given back by `spare`."""
+    def choose(self, tier: TierState, count: int, lets: Lets | None = None) -> I64Array:
+        """The next victims. Each is dropped, moved, or given back by `spare`. `lets`: see Victims.choose."""
         children, out = scalars(tier.children), tier.victims.out
         # Without leaf_only a parent may go before its child: then it is chosen already, and waits for nothing.
         leaf_only = self.policy.common.leaf_only
@@ -548,7 +522,7 @@ class State:
             if leaf_only and not left and out[parent]:
                 tier.victims.put_back(np.array([parent], np.int64))
 
-        chosen = tier.victims.choose(count, self.moment(tier), self.protection(tier), departed)
+        chosen = tier.victims.choose(count, self.moment(tier), self.protection(tier), departed, lets)
         return np.array(chosen, np.int64)
 
     def spare(self, tier: TierState, rows: I64Array) -> None:
@@ -577,10 +551,15 @@ class State:
             return
         for done in range(1 if counts is None else int(counts.max())):
             again = rows if counts is None else rows[counts > done]
-            statistics.access(self.catalog, again, self.clock.step, self.clock.wall_s, self.policy.common)
+            statistics.access(self.catalog, again, self.accessing())
         forget_next_use(self.catalog, rows)
         self.expected.end(rows)
         self.reorder(rows)
+
+    def accessing(self) -> statistics.Access:
+        """What accesses of now have in common."""
+        clock = self.clock
+        return statistics.Access(clock.step, clock.wall_s, self.policy.common, self.gaps, self.new_class)
 
     def reorder(self, rows: I64Array) -> None:
         """Statistics of rows have changed."""

@@ -10,15 +10,18 @@ with a = 1, or the attention that the block received (at most 1).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.clock import Clock
+from tierd.core.gaps import Gaps
 from tierd.core.ghosts import Ghosts, Records
 from tierd.core.messages import Record
 from tierd.core.policy.base import MOST_TOUCHES, Common, FloatArray, IntArray
-from tierd_client.format import I64Array
+from tierd_client.format import I64Array, U8Array
 
 
 class StatsOf:
@@ -64,12 +67,17 @@ class StatsOf:
         position: IntArray = self._catalog.position[self._rows].astype(np.int64)
         return position
 
+    @property
+    def learnt(self) -> U8Array:
+        learnt: U8Array = self._catalog.learnt[self._rows]
+        return learnt
+
 
 def records_of(catalog: Catalog, rows: I64Array) -> Records:
     """The same as they are kept of ghosts."""
     return Records(
         catalog.touches[rows], catalog.last[rows], catalog.wall[rows], catalog.ema[rows], catalog.crf[rows],
-        (catalog.flags[rows] & FLAG_UNIT) != 0,
+        (catalog.flags[rows] & FLAG_UNIT) != 0, catalog.learnt[rows],
     )
 
 
@@ -77,7 +85,7 @@ def record_of(catalog: Catalog, row: int) -> Record:
     """The statistics of one row."""
     return Record(
         int(catalog.touches[row]), int(catalog.last[row]), float(catalog.wall[row]), float(catalog.ema[row]),
-        float(catalog.crf[row]), not catalog.flags[row] & FLAG_UNIT,
+        float(catalog.crf[row]), not catalog.flags[row] & FLAG_UNIT, catalog.learnt.item(row),
     )
 
 
@@ -85,21 +93,38 @@ def restore(catalog: Catalog, rows: I64Array, records: Records) -> None:
     """Gives new rows the records of their ghosts."""
     catalog.touches[rows], catalog.last[rows], catalog.wall[rows] = records.touches, records.last, records.wall
     catalog.ema[rows], catalog.crf[rows] = records.ema, records.crf
-    catalog.flags[rows] = np.where(records.unit, FLAG_UNIT, 0)
+    catalog.flags[rows], catalog.learnt[rows] = np.where(records.unit, FLAG_UNIT, 0), records.learnt
 
 
-def access(catalog: Catalog, rows: I64Array, step: int, wall_s: float, common: Common) -> None:
-    """One access of weight 1 to each of these rows, which are distinct."""
-    fade = common.decay.factor(step - catalog.last[rows], wall_s - catalog.wall[rows])
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What accesses of weight 1 have in common. `new`: the class of their request by the tokens that it brings."""
+
+    step: int
+    wall_s: float
+    common: Common
+    gaps: Gaps
+    new: int
+
+
+def access(catalog: Catalog, rows: I64Array, by: Access) -> None:
+    """One access to each of these rows, which are distinct."""
+    step, wall_s, common = by.step, by.wall_s, by.common
+    idle = step - catalog.last[rows]
+    catalog.learnt[rows] = by.gaps.access(catalog.touches[rows], idle, catalog.learnt[rows], by.new)
+    fade = common.decay.factor(idle, wall_s - catalog.wall[rows])
     catalog.crf[rows] = 1.0 + catalog.crf[rows] * fade
     catalog.ema[rows] = (1.0 - common.alpha) * catalog.ema[rows] + common.alpha
     catalog.touches[rows] += np.uint32(1)
     catalog.last[rows], catalog.wall[rows] = step, wall_s
 
 
-def access_ghosts(records: Records, which: NDArray[np.bool_], step: int, wall_s: float, common: Common) -> None:
+def access_ghosts(records: Records, which: NDArray[np.bool_], by: Access) -> None:
     """As `access`, to some of these records, in place."""
-    fade = common.decay.factor(step - records.last[which], wall_s - records.wall[which])
+    step, wall_s, common = by.step, by.wall_s, by.common
+    idle = step - records.last[which]
+    records.learnt[which] = by.gaps.access(records.touches[which], idle, records.learnt[which], by.new)
+    fade = common.decay.factor(idle, wall_s - records.wall[which])
     records.crf[which] = 1.0 + records.crf[which] * fade
     records.ema[which] = (1.0 - common.alpha) * records.ema[which] + common.alpha
     records.touches[which] += np.uint32(1)

@@ -14,6 +14,7 @@ import numpy as np
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import indices, some
 from tierd.core.hashindex import NO_ROW
+from tierd.core.lineage import count_followers
 from tierd.core.messages import (
     Done,
     OutcomeArray,
@@ -126,7 +127,9 @@ def store(state: State, command: Store) -> StoreReply:
     rows = state.catalog.find(blocks.ids)
     refuse_foreign(state, blocks, rows)
     outcomes = known_outcomes(state, tier, blocks.ids, rows)
-    sequence = begin_request(state, session.number, command.sequence, counted=command.retry)
+    sequence = begin_request(state, command, rows, counted=command.retry)
+    if not command.retry:
+        count_followers(state, blocks, rows)
     count_existing(state, sequence, rows, outcomes)
     written = _written(session, tier, command, outcomes)
     written = _uncontradicted(state, command, rows, written, outcomes)

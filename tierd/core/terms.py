@@ -31,12 +31,15 @@ class Presence(IntEnum):
 
 
 class Reserved(IntEnum):
+    """DECLINED: what would have gone for it is worth more (core/admission.py)."""
+
     GRANTED = 1
     EXISTS = 2
     BUSY = 3
     FULL = 4
     PENDING = 5
     DUPLICATE = 6
+    DECLINED = 9
 
 
 class Committed(IntEnum):
@@ -192,7 +195,8 @@ class Ids:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Statistics of an identity, as they travel with it. `weighted`: some access had another weight than 1."""
+    """Statistics of an identity, as they travel with it. `weighted`: some access had another weight than 1.
+    `learnt`: class at the last access, and followers (gaps.py)."""
 
     touches: int = 0
     last: int = 0
@@ -200,6 +204,7 @@ class Record:
     ema: float = 0.0
     crf: float = 0.0
     weighted: bool = False
+    learnt: int = 0
 
 
 def pack(identities: Iterable[bytes]) -> U8Array:

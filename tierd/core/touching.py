@@ -7,18 +7,20 @@ import numpy as np
 
 from tierd.core import statistics
 from tierd.core.arrays import every, first_of_each, indices
+from tierd.core.gaps import never_seen
 from tierd.core.hashindex import NO_ROW
-from tierd.core.messages import Tier, Touch, Touched
+from tierd.core.messages import Ids, Tier, Touch, Touched
 from tierd.core.sequences import begin_request, first_in
 from tierd.core.state import State
-from tierd_client.format import U8Array
+from tierd.core.underway import Sequence
+from tierd_client.format import I64Array, U8Array
 
 
 def touch(state: State, command: Touch) -> Touched:
-    session = state.sessions.get(command.session)
+    state.sessions.get(command.session)
     blocks = command.blocks
     rows = state.find(blocks)
-    sequence = begin_request(state, session.number, command.sequence, counted=False)
+    sequence = begin_request(state, command, rows, counted=False)
     state.link(blocks, rows)
     counts = command.counts.astype(np.int64)
     if sequence is not None:
@@ -33,6 +35,23 @@ def touch(state: State, command: Touch) -> Touched:
     return Touched(state.clock.step, len(places), ghosts)
 
 
+def touch_kept_out(
+    state: State, sequence: Sequence | None, blocks: Ids, rows: I64Array, places: I64Array
+) -> None:
+    """One access, at most one per sequence, to blocks that a request named and that were not stored: those of which
+    there is no copy have a record from now on."""
+    if sequence is not None:
+        places = places[first_in(sequence, blocks.ids[places])]
+    state.touch(rows[places[rows[places] != NO_ROW]])
+    places = places[rows[places] == NO_ROW][::-1]  # the deepest are forgotten first
+    if not len(places) or not state.policy.common.persist:
+        return
+    ids = blocks.ids[places]
+    records = state.ghosts.take_or_new(ids, never_seen(len(blocks), blocks.chain)[places])
+    statistics.access_ghosts(records, np.ones(len(ids), bool), state.accessing())
+    state.ghosts.add(ids, records, state.policy.common.ghosts_for(state.most_identities))
+
+
 def _touch_ghosts(state: State, ids: U8Array, counts: np.ndarray) -> int:
     """So that a block which comes back has the rank that its use elsewhere has earned."""
     places, first = np.unique(state.ghosts.places(ids), return_index=True)
@@ -40,6 +59,6 @@ def _touch_ghosts(state: State, ids: U8Array, counts: np.ndarray) -> int:
     places, counts = places[wanted], counts[first][wanted]
     records = state.ghosts.records(places)
     for done in range(int(counts.max(initial=0))):
-        statistics.access_ghosts(records, counts > done, state.clock.step, state.clock.wall_s, state.policy.common)
+        statistics.access_ghosts(records, counts > done, state.accessing())
     state.ghosts.update(places, records)
     return len(places)

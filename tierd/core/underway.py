@@ -27,6 +27,8 @@ class Sequence:
     """Identities whose access is counted."""
     steps: int = 0
     priority: Priority = Priority.UNSPECIFIED
+    new_class: int = 0
+    """By the tokens that it brings (gaps.py)."""
 
 
 @dataclass(slots=True)

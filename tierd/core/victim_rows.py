@@ -21,6 +21,8 @@ from tierd_client.format import I64Array, U8Array
 
 Departed = Callable[[int], None]
 """Told of each chosen row that has a parent which row that is."""
+Lets = Callable[[int], bool]
+"""Whether this victim goes for what comes in."""
 Place = tuple[int, int, bytes]
 """(last, -position, identity): the order of equals."""
 TokenArray = NDArray[np.uint32]
@@ -52,8 +54,11 @@ class Victims(Protocol):
     def put_back(self, rows: I64Array) -> None:
         """The protection of these rows, or their last child, may have gone; or they were chosen and stay."""
 
-    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
-        """The next `count` victims, in order, taken out. `departed` is told the parent of each as it is chosen."""
+    def choose(
+        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
+    ) -> list[int]:
+        """The next `count` victims, in order, taken out. `departed` is told the parent of each as it is chosen;
+        `lets` is asked before: once it lets a victim stay, no other goes."""
 
     def terms(self, row: int) -> dict[str, float]:
         """What the order knows of a row beside its record, for people."""

@@ -11,13 +11,12 @@ policy's own.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import every, indices, some
+from tierd.core.arrays import every, groups, indices, some
 from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.policy.base import CLASS_BITS, ByClass, ByKey, Moment, Policy
@@ -26,7 +25,7 @@ from tierd.core.protection import Protection
 from tierd.core.queue_order import QueueOrder
 from tierd.core.standing import standings
 from tierd.core.statistics import StatsOf
-from tierd.core.victim_rows import NONE, Departed, Place, TokenArray, VictimRows, Victims
+from tierd.core.victim_rows import NONE, Departed, Lets, Place, TokenArray, VictimRows, Victims
 from tierd_client.format import I64Array
 
 STAGE_ROWS = 64
@@ -35,12 +34,6 @@ COMPACT_ABOVE = 4096
 _NO_ROWS = np.empty(0, np.int64)
 
 
-def _groups(values: I64Array) -> list[I64Array]:
-    """Places of equal values, the smallest value first, each group in order."""
-    order = values.argsort(kind="stable")
-    ordered = values[order]
-    edges = [0, *(indices(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
-    return [order[start:stop] for start, stop in pairwise(edges)]
 
 
 class _ClassList:
@@ -182,12 +175,13 @@ class _ClassList:
         rows, tokens = self._staged
         self._stage(rows[self._at :], tokens[self._at :], known, protection)
 
-    def drop_late(self, row: int) -> bool:
-        """Takes a row that `first` returned out of the latecomers. False: it is the first on the stage."""
-        if not self.late or self.late[0][1] != row:
-            return False
+    def is_late(self, row: int) -> bool:
+        """Whether a row that `first` returned is a latecomer. False: it is the first on the stage."""
+        return bool(self.late) and self.late[0][1] == row
+
+    def drop_late(self) -> None:
+        """Takes the first latecomer out."""
         heappop(self.late)
-        return True
 
     def drop_staged(self, count: int) -> None:
         """Takes the first rows off the stage."""
@@ -224,7 +218,7 @@ class ClassLists(Victims):
         classes = self._classes(rows)
         last = self._catalog.last[rows]
         if some(last != last[0]):
-            for part in _groups(last):
+            for part in groups(last):
                 self._insert_by_class(rows[part], tokens[part], classes[part], int(last[part[0]]))
         else:
             self._insert_by_class(rows, tokens, classes, int(last[0]))
@@ -241,7 +235,7 @@ class ClassLists(Victims):
         if every(classes == classes[0]):
             self._add(int(classes[0]), rows, tokens, step)
             return
-        for part in _groups(classes):
+        for part in groups(classes):
             self._add(int(classes[part[0]]), rows[part], tokens[part], step)
 
     def _add(self, number: int, rows: I64Array, tokens: TokenArray, step: int) -> None:
@@ -295,7 +289,9 @@ class ClassLists(Victims):
         self._several_standings = some(self._standings[: len(kept)] != self._standings[0])
         self._unsure = set(range(len(kept)))
 
-    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
+    def choose(
+        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
+    ) -> list[int]:
         self._rows.choice += 1
         self._settle_heads(protection)
         merge = _Merge(self._catalog, self._policy, now, self._rows)
@@ -308,8 +304,10 @@ class ClassLists(Victims):
                 break
             ranks[at] = rivals[at] = -np.inf
             run = merge.run(int(self._heads[at]), self._lists[at], rivals.max(), count - len(chosen), protection)
-            self._take_run(at, run, chosen, departed)
+            went_on = self._take_run(at, run, chosen, departed, lets)
             self._unsure.add(at)
+            if not went_on:
+                break
         self._rows.take(chosen)
         return chosen
 
@@ -321,14 +319,23 @@ class ClassLists(Victims):
         lowest = standing.min(initial=1 << CLASS_BITS, where=ranks != -np.inf)
         return np.where(standing == lowest, ranks, -np.inf)
 
-    def _take_run(self, at: int, run: list[int], chosen: list[int], departed: Departed) -> None:
-        """Takes rows that go one after the other, unless one that goes makes another class uncertain."""
+    def _take_run(
+        self, at: int, run: list[int], chosen: list[int], departed: Departed, lets: Lets | None
+    ) -> bool:
+        """Takes rows that go one after the other, unless one that goes makes another class uncertain. False when
+        one was not let go."""
         children, found = self._rows.children_at, self._lists[at]
-        late, count = found.drop_late(run[0]), 0
+        late, count, went_on = found.is_late(run[0]), 0, True
         parents = self._catalog.parents(np.array(run, np.int64)).tolist()
         for row, parent in zip(run, parents, strict=True):
+            stays = children is not None and bool(children[row])
+            if not stays and lets is not None and not lets(row):
+                went_on = False
+                break
             count += 1
-            if children is not None and children[row]:
+            if late:
+                found.drop_late()
+            if stays:
                 self._rows.out[row] = True
                 continue
             chosen.append(row)
@@ -338,6 +345,7 @@ class ClassLists(Victims):
                 break
         if not late:
             found.drop_staged(count)
+        return went_on
 
     def _settle_heads(self, protection: Protection) -> None:
         """Finds the first row anew where it may be another than the one cached."""
@@ -453,17 +461,22 @@ class KeyHeap(Victims):
     def put_back(self, rows: I64Array) -> None:
         self.insert(self._rows.returning(rows))
 
-    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
+    def choose(
+        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
+    ) -> list[int]:
         del now  # the order does not change with time
         chosen: list[int] = []
         out, children = self._rows.out, self._rows.children_at
         while len(chosen) < count and self._heap:
-            *_, row, token = heappop(self._heap)
+            *_, row, token = entry = heappop(self._heap)
             if not self._rows.valid(row, token):
                 continue
             if protection.one(row) or (children is not None and children[row]):
                 out[row] = True
                 continue
+            if lets is not None and not lets(row):
+                heappush(self._heap, entry)
+                break
             chosen.append(row)
             if (parent := self._catalog.parent_of(row)) != NO_ROW:
                 departed(parent)

@@ -38,8 +38,9 @@ from tierd.sim.keyed import Memory, has_static_order, replay_keyed
 from tierd.sim.played import Advance, Played
 from tierd.sim.rows import BELADY, row_of
 from tierd.sim.rows import Row as Row
-from tierd.sim.traces import Trace, identities_of
+from tierd.sim.traces import BLOCK_TOKENS, Trace, identities_of
 from tierd_client.format import U8Array
+from tierd_client.hits import HitRule
 
 LOOK_AGAIN_EVERY = 8
 """Of so many requests one is looked up again when it has been served: no block of it may be gone then."""
@@ -82,9 +83,10 @@ def replay(trace: Trace, policy: str, capacity: int, advance: Advance = lambda _
 class Requests:
     """Plays requests into an engine, one at a time."""
 
-    def __init__(self, policy: str, capacity: int, distinct: int) -> None:
+    def __init__(self, policy: str, capacity: int, distinct: int, block_tokens: int = BLOCK_TOKENS) -> None:
         self.engine = host_engine(policy, capacity, distinct)
         self.engine.step(OpenSession(_SESSION), 0.0)
+        self._rule = HitRule(block_tokens)
         self.self_evictions = 0
         self._served = 0
 
@@ -94,7 +96,8 @@ class Requests:
         One Note of all ids is the request: it is a tick, finds what is there, protects it and accesses it, makes
         room among the others, and accesses what is new.
         """
-        noted = self.engine.step(Note(_SESSION, Ids(0, 0, ids, chain=chain), BLOCK_BYTES), now).reply
+        blocks = Ids(0, 0, ids, chain=chain, rule=self._rule)
+        noted = self.engine.step(Note(_SESSION, blocks, BLOCK_BYTES), now).reply
         assert isinstance(noted, Outcomes)
         present: NDArray[np.bool_] = noted.outcomes == Reserved.EXISTS.value
         self._served += 1
@@ -127,7 +130,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -> Played:
-    requests, played = Requests(policy, capacity, trace.distinct), Played.of(trace)
+    requests, played = Requests(policy, capacity, trace.distinct, trace.block_tokens), Played.of(trace)
     identities = identities_of(trace.distinct)
     asked, offsets, times_s = trace.asked.tolist(), trace.offsets.tolist(), trace.times_s.tolist()
     with _no_collections():

@@ -11,7 +11,8 @@ from typing import Any
 
 from tierd.core.engine import Engine
 from tierd.core.messages import Tier
-from tierd.core.state import EngineSettings, Tables, TierSpec
+from tierd.core.state import EngineSettings, TierSpec
+from tierd.core.tables import Tables
 from tierd.testing.prompts import Kind
 from tierd_client.format import PAGE_BYTES
 from tierd_client.hits import HitRule

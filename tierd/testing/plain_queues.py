@@ -13,7 +13,7 @@ from tierd.core.policy.base import Moment
 from tierd.core.policy.queues import ByQueues, Counts, Spot
 from tierd.core.protection import Protection
 from tierd.core.standing import standing_of
-from tierd.core.victim_rows import Departed, Victims
+from tierd.core.victim_rows import Departed, Lets, Victims
 from tierd_client.format import I64Array, U8Array
 
 
@@ -77,8 +77,10 @@ class PlainQueues(Victims):
             for row, (spot, number) in places.items():
                 self._blocks[row].spot, self._blocks[row].number = spot, number
 
-    def choose(self, count: int, now: Moment, protection: Protection, departed: Departed) -> list[int]:
-        del now
+    def choose(
+        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
+    ) -> list[int]:
+        del now, lets
         places = {row: (block.spot, block.number) for row, block in self._blocks.items()}
         before = self._queues.turn, list(self._expected), places
         chosen: list[int] = []

@@ -37,6 +37,7 @@ class ReserveOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESERVE_OUTCOME_FULL: _ClassVar[ReserveOutcome]
     RESERVE_OUTCOME_PENDING: _ClassVar[ReserveOutcome]
     RESERVE_OUTCOME_DUPLICATE: _ClassVar[ReserveOutcome]
+    RESERVE_OUTCOME_DECLINED: _ClassVar[ReserveOutcome]
 
 class CommitOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -123,6 +124,7 @@ class PutOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PUT_OUTCOME_DUPLICATE: _ClassVar[PutOutcome]
     PUT_OUTCOME_CORRUPT: _ClassVar[PutOutcome]
     PUT_OUTCOME_QUEUED: _ClassVar[PutOutcome]
+    PUT_OUTCOME_DECLINED: _ClassVar[PutOutcome]
 TIER_UNSPECIFIED: Tier
 TIER_HBM: Tier
 TIER_HOST: Tier
@@ -142,6 +144,7 @@ RESERVE_OUTCOME_BUSY: ReserveOutcome
 RESERVE_OUTCOME_FULL: ReserveOutcome
 RESERVE_OUTCOME_PENDING: ReserveOutcome
 RESERVE_OUTCOME_DUPLICATE: ReserveOutcome
+RESERVE_OUTCOME_DECLINED: ReserveOutcome
 COMMIT_OUTCOME_UNSPECIFIED: CommitOutcome
 COMMIT_OUTCOME_COMMITTED: CommitOutcome
 COMMIT_OUTCOME_STALE: CommitOutcome
@@ -198,6 +201,7 @@ PUT_OUTCOME_PENDING: PutOutcome
 PUT_OUTCOME_DUPLICATE: PutOutcome
 PUT_OUTCOME_CORRUPT: PutOutcome
 PUT_OUTCOME_QUEUED: PutOutcome
+PUT_OUTCOME_DECLINED: PutOutcome
 
 class RegisterNamespaceRequest(_message.Message):
     __slots__ = ("schema_version", "fingerprint", "canonical", "name", "domain")

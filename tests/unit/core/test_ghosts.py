@@ -22,6 +22,7 @@ def records(*numbers: int) -> Records:
     n = np.array(numbers)
     return Records(
         n.astype(np.uint32) + 1, n.astype(np.int64), n.astype(np.float64), n / 1000.0, n / 10.0, n % 2 == 0,
+        (n % 200).astype(np.uint8),
     )
 
 

@@ -232,7 +232,7 @@ def test_touches_are_accesses(policy: str) -> None:
     touched.engine.state.clock.step += 2
     touch(touched, [0], [3])
     for name in "abc":
-        read.step(m.OpenSequence(SESSION, name, ids_of([7])))
+        read.step(m.OpenSequence(SESSION, name, ids_of([0])))
     for name in "abc":
         read.acquire([0], sequence=name)
     assert touched.describe(0).record == read.describe(0).record

@@ -8,6 +8,7 @@ import pytest
 from tierd.core import statistics, victims
 from tierd.core.catalog import Catalog
 from tierd.core.engine import Tables
+from tierd.core.gaps import Gaps
 from tierd.core.policy.base import Moment
 from tierd.core.policy.registry import parse
 from tierd.core.victims import make_victims
@@ -36,6 +37,7 @@ class Play:
         self.catalog.position[rows] = self.random.integers(0, 4, ROWS)
         self.victims, self.pins = make_victims(self.catalog, self.policy, None), Pins()
         self.present = np.zeros(ROWS, bool)
+        self.gaps = Gaps(Tables.private(1).learnt["gaps"])
         self.step, self.age = 0, 50.0
 
     def some(self, most: int) -> np.ndarray:
@@ -54,7 +56,8 @@ class Play:
             weight = self.random.random(len(rows))
             statistics.access_weighted(self.catalog, rows, weight, 1, self.step, float(self.step), common)
         else:
-            statistics.access(self.catalog, rows, self.step, float(self.step), common)
+            by = statistics.Access(self.step, float(self.step), common, self.gaps, 0)
+            statistics.access(self.catalog, rows, by)
         self.victims.insert(rows)
         self.present[rows] = True
 

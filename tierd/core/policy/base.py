@@ -25,10 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
+from tierd.core.gaps import LIKE_LRU
+from tierd_client.format import U8Array
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+ADMISSIONS = ("none", "learned")
 CLASS_BITS = 20
 """Classes are numbers of so many bits."""
 
@@ -38,7 +41,8 @@ MOST_TOUCHES = 1 << 16
 
 class Stats(Protocol):
     """Statistics of several records, as parallel arrays. Those in a catalog are gathered when they are asked for,
-    anew each time. `unit`: each access so far had weight 1. `position`: place in the chain, from 0."""
+    anew each time. `unit`: each access so far had weight 1. `position`: place in the chain, from 0. `learnt`: see
+    gaps.py."""
 
     @property
     def touches(self) -> IntArray: ...
@@ -54,11 +58,13 @@ class Stats(Protocol):
     def unit(self) -> NDArray[np.bool_]: ...
     @property
     def position(self) -> IntArray: ...
+    @property
+    def learnt(self) -> U8Array: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GivenStats:
-    """Statistics as they are given; positions that are not are 0."""
+    """Statistics as they are given; positions and what was learnt are 0 where they are not."""
 
     touches: IntArray
     last: IntArray
@@ -67,19 +73,24 @@ class GivenStats:
     crf: FloatArray
     unit: NDArray[np.bool_]
     position: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    learnt: U8Array = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def __post_init__(self) -> None:
-        if not len(self.position):
-            object.__setattr__(self, "position", np.zeros(len(self.touches), np.int64))
+        for name in ("position", "learnt"):
+            given = getattr(self, name)
+            if not len(given):
+                object.__setattr__(self, name, np.zeros(len(self.touches), given.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a rank is asked for: the step, the wall time (s), and the tier's characteristic age T (steps)."""
+    """When a rank is asked for: the step, the wall time (s), the tier's characteristic age T (steps), and the index
+    learnt of gaps (classes, bins; gaps.py)."""
 
     step: int
     wall_s: float
     age: float
+    index: FloatArray = field(default_factory=lambda: LIKE_LRU, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +125,8 @@ class Common:
     """Parameters that every policy has.
 
     alpha: weight of an access in `ema`. persist: records survive as ghosts. ghost_factor: ghosts per
-    resident block. leaf_only: a block with a resident child in the tier is no victim.
+    resident block. leaf_only: a block with a resident child in the tier is no victim. admission: whether all
+    blocks are stored (admission.py).
     """
 
     alpha: float = 0.5
@@ -122,6 +134,7 @@ class Common:
     persist: bool = True
     ghost_factor: float = 4.0
     leaf_only: bool = True
+    admission: str = "none"
 
     def ghosts_for(self, blocks: int) -> int:
         """Most ghosts beside so many resident blocks."""
@@ -216,8 +229,10 @@ class Parameters:
             raise self._refused(name, f"{text!r} is not one of {', '.join(allowed)}")
         return text
 
-    def common(self, alpha: float, *, leaf_only: bool = True) -> Common:
-        """The parameters of `Common`; `alpha` and `leaf_only` are the policy's defaults."""
+    def common(
+        self, alpha: float, *, leaf_only: bool = True, ghost_factor: float = 4.0, admission: str = "none"
+    ) -> Common:
+        """The parameters of `Common`; the arguments are the policy's defaults."""
         if self.has("lambda") and self.has("half_life_s"):
             raise self._refused("half_life_s", "give lambda or half_life_s, not both")
         half_life_s = self.number("half_life_s", 0.0, 0.0, 1e9, above_low=True)
@@ -225,8 +240,9 @@ class Parameters:
             alpha=self.number("alpha", alpha, 0.0, 1.0, above_low=True),
             decay=Decay(self.number("lambda", 0.001, 0.0, 1.0), half_life_s),
             persist=self.flag("persist", True),
-            ghost_factor=self.number("ghost_factor", 4.0, 0.0, math.inf),
+            ghost_factor=self.number("ghost_factor", ghost_factor, 0.0, math.inf),
             leaf_only=self.flag("leaf_only", leaf_only),
+            admission=self.choice("admission", admission, ADMISSIONS),
         )
 
     def finish(self) -> None:
@@ -253,4 +269,5 @@ def common_spec(common: Common) -> list[str]:
         f"persist={str(common.persist).lower()}",
         f"ghost_factor={in_spec(common.ghost_factor)}",
         f"leaf_only={str(common.leaf_only).lower()}",
+        f"admission={common.admission}",
     ]

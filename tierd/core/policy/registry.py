@@ -10,6 +10,7 @@ from tierd.core.errors import InvalidInput
 from tierd.core.policy.arc import Arc
 from tierd.core.policy.base import Parameters, Policy
 from tierd.core.policy.ema import Ema
+from tierd.core.policy.gab import Gab
 from tierd.core.policy.lfu import Lfu
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.lru import Lru
@@ -24,7 +25,7 @@ Maker = Callable[[Parameters], Policy]
 
 POLICIES: dict[str, Maker] = {
     one.name: one.parse for one in (
-        Arc, Ema, Lfu, Lrfu, Lru, Random, S3Fifo, Sieve, SlidingWindow, Streaming, Strided,
+        Arc, Ema, Gab, Lfu, Lrfu, Lru, Random, S3Fifo, Sieve, SlidingWindow, Streaming, Strided,
     )
 }
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -53,6 +54,8 @@ def parse(spec: str) -> Policy:
     parameters = Parameters(name, _split(body))
     policy = _maker(name)(parameters)
     parameters.finish()
+    if policy.index == "queues" and policy.common.admission != "none":
+        raise InvalidInput("policy.admission", f"{name} goes by queues, and stores all")
     return policy
 
 

@@ -1,0 +1,64 @@
+"""Whether a block is stored at all, where others would have to go for it.
+
+`learned`: the newcomers of a request are weighed against the next victims, the deepest newcomer first, by the index
+of gaps.py. One is declined while the victim's index is more than THETA times its own: what is dropped cannot come
+back before its next miss, so that a newcomer must be worth more. The first block of a request is always stored, and
+nothing is declined while there is room.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tierd.core.gaps import CLASS_MASK, bin_of, never_seen
+from tierd.core.messages import Ids
+from tierd.core.state import State, TierState
+from tierd_client.format import I64Array
+
+THETA = 0.7
+
+
+class Admission:
+    """The newcomers of one request, in the order of their chain, and how many of them were declined so far."""
+
+    def __init__(self, state: State, bars: list[float]) -> None:
+        """`bars`: THETA times the index of each newcomer that may be declined."""
+        self._catalog, self._index, self._step = state.catalog, state.gaps.index, state.clock.step
+        self._bars = bars
+        self._left = 0
+        self.declined = 0
+
+    def begin(self, wanted: int) -> None:
+        """Victims are to be chosen for so many newcomers."""
+        self._left = wanted
+
+    def lets(self, row: int) -> bool:
+        """Whether this victim goes for the newcomers that are left; those that it is worth more than are declined.
+        False: none is left."""
+        index = self._index_of(row)
+        while self._left and self._bars and index > self._bars[-1]:
+            self._bars.pop()
+            self.declined += 1
+            self._left -= 1
+        self._left -= 1
+        return self._left >= 0
+
+    def _index_of(self, row: int) -> float:
+        number = max(1, self._catalog.learnt.item(row) & CLASS_MASK) - 1
+        return float(self._index.item(number, bin_of(self._step - self._catalog.last.item(row))))
+
+
+def admits_by_index(state: State, tier: TierState) -> bool:
+    """Whether newcomers of a tier may be declined: where something would be dropped for them."""
+    return state.policy.common.admission == "learned" and state.destination(tier) is None
+
+
+def admission_of(state: State, blocks: Ids, places: I64Array) -> Admission:
+    """Of the ids at these places, for which a tier has no copy."""
+    touches, idle = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int64)
+    learnt = never_seen(len(blocks), blocks.chain)[places]
+    found, records = state.ghosts.peek(blocks.ids[places])
+    touches[found], idle[found], learnt[found] = records.touches, state.clock.step - records.last, records.learnt
+    classes = state.gaps.classes(touches, idle, learnt, state.new_class)
+    bars = THETA * state.gaps.index[classes[places > 0], 0]
+    return Admission(state, bars.tolist())
