@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,13 +178,16 @@ class TierCopies:
         else:
             self._promised -= slot_bytes(size) * len(addresses)
 
-    def reserve(self, rows: I64Array, addresses: Sequence[int], generations: U64Array, writer: int) -> None:
-        """Hands slots to rows, which are distinct."""
+    def reserve(
+        self, rows: I64Array, addresses: Sequence[int], generations: U64Array, writer: int | Sequence[int]
+    ) -> None:
+        """Hands slots to rows, which are distinct. `writer`: of all, or of each."""
         after = advance(self.state[rows], Event.RESERVE)
         with self.catalog.writing(rows):
             self.state[rows], self.generation[rows] = after, generations
             self.address[rows] = np.array(addresses, np.uint64)
-        self.writer.update(dict.fromkeys(rows.tolist(), writer))
+        writers = repeat(writer) if isinstance(writer, int) else writer
+        self.writer.update(zip(rows.tolist(), writers, strict=False))
         size = self.bytes_of(rows)
         self.reserved += size
         self._promised -= 0 if self.arena else size

@@ -41,8 +41,7 @@ Handler = Callable[[State, Any], m.Reply]
 
 
 def _finish(state: State, command: m.Finish) -> m.Done:
-    for result in command.results:
-        finish(state, result)
+    finish(state, command.results)
     prefetch.advance(state)
     return m.Done(len(command.results))
 

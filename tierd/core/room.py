@@ -6,7 +6,7 @@ the target or takes it back. Until then the source stays as it is; a move that f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -281,13 +281,13 @@ def start_moves(
     state: State, source: TierState, target: TierState, rows: I64Array, addresses: list[int], like: MoveInFlight
 ) -> list[int]:
     """Begins one move per row into the slots given; returns their numbers."""
-    ops = []
-    for row, address in zip(rows.tolist(), addresses, strict=True):
-        op = state.next_move()
-        one = np.array([row])
-        state.reserve(target, one, [address], -op)
-        source.copies.moves[row] += 1
-        leave = (like.source,) if like.chosen else like.leave
+    ops = [state.next_move() for _ in addresses]
+    if not ops:
+        return ops
+    state.reserve(target, rows, addresses, [-op for op in ops])
+    source.copies.moves[rows] += 1
+    leave = (like.source,) if like.chosen else like.leave
+    for op, row, address in zip(ops, rows.tolist(), addresses, strict=True):
         state.moves[op] = MoveInFlight(
             row, source.tier, target.tier, leave, like.chosen, like.allow_drop, int(state.catalog.touches[row])
         )
@@ -296,7 +296,6 @@ def start_moves(
         if Tier.SPILL in (source.tier, target.tier):
             state.storing.allowance.take(int(state.catalog.size[row]))
         state.effects.append(_describe(state, op, row, source, target, address))
-        ops.append(op)
     return ops
 
 
@@ -363,11 +362,24 @@ def _bring_from(
     return full
 
 
-def finish(state: State, result: MoveResult) -> None:
-    """The shell has carried out a move, or could not."""
-    move = state.moves.pop(result.op, None)
-    if move is None:
-        return
+def finish(state: State, results: Iterable[MoveResult]) -> None:
+    """The shell has carried out moves, or could not. Copies that arrive alike, nearly all, do so together."""
+    alike: dict[tuple[Tier, Tier, tuple[Tier, ...]], list[MoveInFlight]] = {}
+    for result in results:
+        move = state.moves.pop(result.op, None)
+        if move is None:
+            continue
+        if not result.ok or result.found or move.chosen or move.void or state.tiers[move.source].copies.loans:
+            _finish_one(state, move, result)
+        else:
+            alike.setdefault((move.source, move.target, move.leave), []).append(move)
+    for moves in alike.values():
+        source, rows = state.tiers[moves[0].source], np.array([move.row for move in moves])
+        source.copies.moves[rows] -= 1
+        _arrived(state, moves, source, state.tiers[moves[0].target], rows)
+
+
+def _finish_one(state: State, move: MoveInFlight, result: MoveResult) -> None:
     row, rows = move.row, np.array([move.row])
     source, target = state.tiers[move.source], state.tiers[move.target]
     source.copies.moves[row] -= 1
@@ -379,7 +391,7 @@ def finish(state: State, result: MoveResult) -> None:
     if result.ok and not (move.void and target.tier == Tier.SPILL):
         if result.found:
             state.disown(target, rows)
-        _arrived(state, move, source, target, rows)
+        _arrived(state, [move], source, target, rows)
     else:
         _failed(state, move, source, target, rows, result)
     if move.void and source.copies.ready(rows)[0] and source.tier == Tier.SPILL and not source.copies.moves[row]:
@@ -400,32 +412,34 @@ def _same_content(state: State, source: TierState, target: TierState, row: int, 
     return True
 
 
-def _arrived(state: State, move: MoveInFlight, source: TierState, target: TierState, rows: I64Array) -> None:
+def _arrived(
+    state: State, moves: Sequence[MoveInFlight], source: TierState, target: TierState, rows: I64Array
+) -> None:
+    """Moves that differ in their rows only; a victim's comes alone."""
     state.publish(target, rows)
     if target.tier == Tier.SPILL:
         state.outage.store_succeeded()
-        state.storing.unstated[rows] = state.catalog.touches[rows] != move.touches
+        state.storing.unstated[rows] = state.catalog.touches[rows] != [move.touches for move in moves]
     if target.tier > source.tier:
-        source.counters.demoted += 1
+        source.counters.demoted += len(rows)
     else:
-        target.counters.promoted += 1
-    if move.chosen:
-        if _may_leave(state, source, rows, move.touches):
+        target.counters.promoted += len(rows)
+    if moves[0].chosen:
+        if _may_leave(state, source, rows, moves[0].touches):
             state.note_evicted(source, rows)
             state.drop(source, rows, chosen=True)
         else:
             state.spare(source, rows)
         return
     source.victims.put_back(rows)
-    _leave(state, move, rows)
+    _leave(state, moves[0], rows)
 
 
 def _leave(state: State, move: MoveInFlight, rows: I64Array) -> None:
     """Drops the copies that go when a move has ended, unless somebody has taken them up."""
     for number in move.leave:
         tier = state.tiers[number]
-        if tier.copies.ready(rows)[0] and not state.protected(tier, rows)[0]:
-            state.drop(tier, rows)
+        state.drop(tier, rows[tier.copies.ready(rows) & ~state.protected(tier, rows)])
 
 
 def _may_leave(state: State, source: TierState, rows: I64Array, touches: int) -> bool:

@@ -381,9 +381,11 @@ class State:
     # --- copies -------------------------------------------------------------------------------------
 
     def reserve(
-        self, tier: TierState, rows: I64Array, addresses: list[int], writer: int, told: U64Array | None = None
+        self, tier: TierState, rows: I64Array, addresses: list[int], writer: int | list[int],
+        told: U64Array | None = None,
     ) -> U64Array:
-        """Hands out slots; returns their generations. `told`: those that their writer knows them by already."""
+        """Hands out slots to one writer, or one to each; returns their generations. `told`: those that their writer
+        knows them by already."""
         generations = self.generations(len(rows)) if told is None else told
         tier.copies.reserve(rows, addresses, generations, writer)
         self._count_children(tier, self.catalog.parents(tier.copies.placed(rows)), 1)
