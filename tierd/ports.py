@@ -5,7 +5,7 @@ Calls block; the mover makes them on its own threads. Nothing here is called by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -111,7 +111,7 @@ class SpillStore(Protocol):
     wall time counts.
 
     Caller: gives a deadline in seconds from now with every call, at most LOOK_IDENTITIES_MAX blocks to `look`
-    and `restate`, and treats any SpillError as "not done".
+    and `restate`, treats any SpillError as "not done", and takes all that `put_all` and `get_all` yield at once.
     Implementer: raises only SpillDown, SpillFull, SpillRefused, BlockVanished, BlockDamaged; never blocks past the
     deadline by more than 100 ms; a `put` that returned is readable by `get`, one that raised may or may
     not be; a `get` fills `out` completely or raises, and verifies the envelope, and the payload by the checksum
@@ -126,13 +126,16 @@ class SpillStore(Protocol):
         """Stores a block. False: another instance's value of the same content is there, and stays."""
         ...
 
-    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | Exception]:
-        """`put` of several blocks within one deadline; what it would have raised stands in a block's place."""
+    def put_all(
+        self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float
+    ) -> Iterator[tuple[int, bool | Exception]]:
+        """`put` of several blocks: the place of each in `blocks`, with what it returns or would have raised, as
+        soon as it is known. Each has the deadline from the end of the one before it."""
         return _one_by_one(lambda pair: self.put(*pair, deadline_s), blocks)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock: ...
 
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | Exception]:
+    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
         """`get` of several blocks, as `put_all`."""
         return _one_by_one(lambda one: self.get(*one, deadline_s), wanted)
 
@@ -154,13 +157,12 @@ class SpillStore(Protocol):
     def close(self) -> None: ...
 
 
-def _one_by_one(call: Callable[[A], T], arguments: Iterable[A]) -> list[T | Exception]:
+def _one_by_one(call: Callable[[A], T], arguments: Iterable[A]) -> Iterator[tuple[int, T | Exception]]:
     """What the calls return or raise; none is made after one that found the store down."""
-    answers: list[T | Exception] = []
-    for argument in arguments:
-        last = answers[-1] if answers else None
-        answers.append(last if isinstance(last, SpillDown) else attempt(call, argument))
-    return answers
+    answer: T | Exception | None = None
+    for n, argument in enumerate(arguments):
+        answer = answer if isinstance(answer, SpillDown) else attempt(call, argument)
+        yield n, answer
 
 
 def attempt(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Exception:

@@ -244,8 +244,9 @@ class Settings(BaseModel):
     )
     spill_connections: int = Field(
         4, ge=1, le=64,
-        description="Most connections to each server of the spill store that carry blocks; moves that find none "
-        "wait. Up to eight more are for small commands. Default 4: measured, more gain nothing on one machine.",
+        description="Most connections to each server of the spill store that carry blocks, each for a thread: of "
+        "those there are at most mover_threads, and as many as processors, but two. Up to eight more connections "
+        "are for small commands. Default 4: measured, more gain nothing on one machine.",
     )
     spill_grace_s: float = Field(
         60.0, ge=0, le=86_400,

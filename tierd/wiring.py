@@ -143,7 +143,7 @@ def compose(ground: Ground) -> Daemon:
     mover = Mover(
         ground.arenas, ground.spill, fingerprint_of=namespaces.fingerprint_of, threads=settings.mover_threads,
         op_timeout_s=settings.spill_timeout_ms / 1000, on_results=writer.finish, lent=ground.lent,
-        fence_timeout_s=settings.lent_fence_timeout_ms / 1000,
+        fence_timeout_s=settings.lent_fence_timeout_ms / 1000, spill_threads=_spill_threads(settings),
     )
     writer.carry_out_with(mover.submit)
     health_changed = asyncio.Event()
@@ -218,6 +218,12 @@ def _attached_store(settings: Settings, state: StateDirectory, url: str, files: 
     if not files:
         refuse_files(url)
     return _redis_store(settings, state, url, shared=settings.spill_scope is SpillScope.SHARED)
+
+
+def _spill_threads(settings: Settings) -> int:
+    """A thread has the next blocks under way while one arrives. More of them than connections wait for these, more
+    than processors for each other in the interpreter; two let loads pass stores."""
+    return min(settings.mover_threads, settings.spill_connections, max(2, len(os.sched_getaffinity(0))))
 
 
 def _keep_epoch(state: StateDirectory, epoch: int) -> None:

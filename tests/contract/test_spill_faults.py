@@ -14,7 +14,7 @@ import pytest
 from tierd.adapters.envelope import block_key, marker_key
 from tierd.adapters.spill_redis import RedisSpillStore
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, SpillRefused
-from tierd.ports import SpillStore
+from tierd.ports import SpillStore, StoredBlock, Wanted
 from tierd.testing.redis_proxy import Mode, RedisProxy
 from tierd.testing.spill_contract import FINGERPRINT, block_of, get_new, identity_of, payload_of, put_random
 from tierd.testing.valkey import ExternalValkey
@@ -151,6 +151,37 @@ def test_late_reply_is_nobody_elses(proxy: RedisProxy, store: RedisSpillStore) -
     proxy.switch(Mode.PASS)
     for _ in range(10):
         assert np.array_equal(get_new(store, 2)[1], payload)
+
+
+def stored(store: RedisSpillStore, count: int) -> list[Wanted]:
+    """So many blocks, each a portion of a pipeline of its own."""
+    for number in range(count):
+        put_random(store, number, BIG)
+    return [Wanted(FINGERPRINT, identity_of(number), np.empty(BIG, np.uint8)) for number in range(count)]
+
+
+def test_each_has_its_own_deadline(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """Blocks that are got together may take longer than the deadline, as long as none alone does."""
+    wanted = stored(store, 5)
+    proxy.switch(Mode.DELAY, delay_s=0.2)
+    began = time.monotonic()
+    found = dict(store.get_all(wanted, 0.8))
+    assert time.monotonic() - began > 0.8
+    assert [type(found[n]) for n in range(5)] == [StoredBlock] * 5
+
+
+def test_what_came_before_the_end(proxy: RedisProxy, store: RedisSpillStore) -> None:
+    """What a server answered before it fell silent is known before the others have failed, by one deadline."""
+    wanted = stored(store, 5)
+    answers = store.get_all(wanted, 0.3)
+    first, block = next(answers)
+    proxy.switch(Mode.BLACK_HOLE)
+    began = time.monotonic()
+    left = dict(answers)
+    assert time.monotonic() - began < 2 * 0.3 + GRACE_S
+    assert (first, type(block), set(left)) == (0, StoredBlock, {1, 2, 3, 4})
+    assert [type(left[n]) for n in (3, 4)] == [SpillDown] * 2
+    assert np.array_equal(wanted[0].out, payload_of(0, BIG))
 
 
 def test_pool_exhausted(proxy: RedisProxy) -> None:

@@ -21,6 +21,9 @@ from tierd.ports import attempt
 
 PIPELINE_MAX = 1024
 """Most commands that are sent before their replies are read."""
+PORTION_BYTES_MAX = 1 << 20
+"""Values that are sent, or asked for, before the replies to those before are read: so that the server always has
+something to do, and never much to remember. A larger value is one portion."""
 TURNS_MAX = 5
 """Most servers that one command is sent to, one after the other."""
 
@@ -31,9 +34,13 @@ Answer: TypeAlias = "Reply | ReplyError"
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Generic[T]):
-    """One command about a key, and `hear`, which reads its reply; both may be done again from the start."""
+    """One command about a key, and `hear`, which reads its reply; both may be done again from the start.
+
+    `value_bytes`: of the value that goes one way or the other.
+    """
 
     key: bytes
+    value_bytes: int
     request: Sequence[bytes | memoryview]
     hear: Callable[[Wire], T]
 
@@ -54,41 +61,59 @@ class RedisClient:
     def __str__(self) -> str:
         return str(self._url)
 
-    def exchange_all(self, exchanges: Sequence[Exchange[T]], deadline: Deadline) -> list[T | Exception]:
-        """What was heard of each, or why nothing was. Servers are talked to one after the other, each with all its
-        commands at once; what that did not answer is exchanged by itself."""
-        answers: dict[int, T | Exception] = {}
+    def exchange_all(
+        self, exchanges: Mapping[int, Exchange[T]], deadline: Deadline
+    ) -> Iterator[tuple[int, T | Exception]]:
+        """What was heard of each, or why nothing was, as soon as it is known; each answer renews the deadline.
+        Servers are talked to one after the other; what they left unanswered is exchanged by itself."""
+        left = dict(exchanges)
         if len(exchanges) > 1:
             with suppress(SpillError):
-                for pool, numbers in self._by_pool(exchanges, deadline).items():
-                    self._pipeline(pool, {n: exchanges[n] for n in numbers}, answers, deadline)
-        for n, one in enumerate(exchanges):
-            if n not in answers:
-                answers[n] = attempt(self.exchange, one, deadline)
-        return [answers[n] for n in range(len(exchanges))]
+                for pool, part in self._by_pool(exchanges, deadline).items():
+                    for n, answer in self._pipeline(pool, part, deadline):
+                        del left[n]
+                        yield n, answer
+                        deadline.renew()
+        for n, one in left.items():
+            answer = attempt(self.exchange, one, deadline)
+            yield n, answer
+            if not isinstance(answer, SpillDown):
+                deadline.renew()
 
-    def _by_pool(self, exchanges: Sequence[Exchange[T]], deadline: Deadline) -> dict[RedisPool, list[int]]:
-        found: dict[RedisPool, list[int]] = {}
-        for n, one in enumerate(exchanges):
-            found.setdefault(self._place(one.key, deadline).pool, []).append(n)
+    def _by_pool(
+        self, exchanges: Mapping[int, Exchange[T]], deadline: Deadline
+    ) -> dict[RedisPool, dict[int, Exchange[T]]]:
+        found: dict[RedisPool, dict[int, Exchange[T]]] = {}
+        for n, one in exchanges.items():
+            found.setdefault(self._place(one.key, deadline).pool, {})[n] = one
         return found
 
     def _pipeline(
-        self, pool: RedisPool, exchanges: Mapping[int, Exchange[T]], answers: dict[int, T | Exception],
-        deadline: Deadline,
-    ) -> None:
-        """Adds the answers that came: none after a failure, or a reply that was not read to its end."""
-        request = [buffer for one in exchanges.values() for buffer in one.request]
+        self, pool: RedisPool, exchanges: Mapping[int, Exchange[T]], deadline: Deadline
+    ) -> Iterator[tuple[int, T | Exception]]:
+        """The answers that come, while the next commands are under way: none after a failure, or a reply that was
+        not read to its end."""
         with suppress(*FAILURES), pool.borrow(deadline) as wire:
-            wire.send(request, deadline, commands=len(exchanges))
-            for n, one in exchanges.items():
-                try:
-                    answers[n] = one.hear(wire)
-                except ReplyError as error:
-                    if not fault_of(error).elsewhere and self._redirected(error, pool) is None:
-                        answers[n] = spill_error(pool.address, error)
-                except BlockVanished as error:
-                    answers[n] = error
+            under_way: list[int] = []
+            for numbers in (*_portions(exchanges), []):
+                request = [buffer for n in numbers for buffer in exchanges[n].request]
+                wire.send(request, deadline, commands=len(numbers))
+                for n in under_way:
+                    answer = self._heard(exchanges[n], wire, pool)
+                    if answer is not None:
+                        yield n, answer
+                under_way = numbers
+
+    def _heard(self, exchange: Exchange[T], wire: Wire, pool: RedisPool) -> T | Exception | None:
+        """None for what another server is to be asked for."""
+        try:
+            return exchange.hear(wire)
+        except ReplyError as error:
+            if fault_of(error).elsewhere or self._redirected(error, pool) is not None:
+                return None
+            return spill_error(pool.address, error)
+        except BlockVanished as error:
+            return error
 
     def exchange(self, exchange: Exchange[T], deadline: Deadline) -> T:
         """What was heard; from the start again where another server is to be asked."""
@@ -177,6 +202,19 @@ class RedisClient:
 
     def _astray(self) -> SpillDown:
         return SpillDown(f"{self}: sent from server to server {TURNS_MAX} times")
+
+
+def _portions(exchanges: Mapping[int, Exchange[T]]) -> Iterator[list[int]]:
+    """Their numbers, in portions of PORTION_BYTES_MAX, or of one value that is larger."""
+    portion: list[int] = []
+    portion_bytes = 0
+    for n, one in exchanges.items():
+        if portion and portion_bytes + one.value_bytes > PORTION_BYTES_MAX:
+            yield portion
+            portion, portion_bytes = [], 0
+        portion.append(n)
+        portion_bytes += one.value_bytes
+    yield portion
 
 
 class _ServerFailed(Exception):

@@ -39,7 +39,12 @@ class Deadline:
     """A moment on the monotonic clock after which a call must not wait any more."""
 
     def __init__(self, seconds_from_now: float) -> None:
-        self._at = time.monotonic() + seconds_from_now
+        self._seconds = seconds_from_now
+        self.renew()
+
+    def renew(self) -> None:
+        """Gives the whole time again, counted from now: for what comes next."""
+        self._at = time.monotonic() + self._seconds
 
     def left_s(self) -> float:
         """Seconds left, above 0; TimeoutError when there are none."""

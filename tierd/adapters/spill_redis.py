@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -72,17 +72,22 @@ class RedisSpillStore:
         return f"RedisSpillStore({self._redis}, prefix {self._prefix.decode()})"
 
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
-        return _or_raise(self.put_all([(block, payload)], deadline_s)[0])
+        return _the_only(self.put_all([(block, payload)], deadline_s))
 
-    def put_all(self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float) -> list[bool | Exception]:
+    def put_all(
+        self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float
+    ) -> Iterator[tuple[int, bool | Exception]]:
         deadline = Deadline(deadline_s)
-        sets = [self._set(block, payload, deadline) for block, payload in blocks]
-        there = attempt(self._there, [block for block, _ in blocks], deadline) if self.shared else {}
-        if isinstance(there, Exception):
-            return [there] * len(blocks)
-        new = [n for n in range(len(blocks)) if n not in there]
-        answers = self._redis.exchange_all([sets[n] for n in new], deadline)
-        return [there[n].own if n in there else answers[new.index(n)] for n in range(len(blocks))]
+        sets = {n: self._set(block, payload, deadline) for n, (block, payload) in enumerate(blocks)}
+        if self.shared:
+            there = attempt(self._there, [block for block, _ in blocks], deadline)
+            if isinstance(there, Exception):
+                yield from dict.fromkeys(sets, there).items()
+                return
+            for n, found in there.items():
+                del sets[n]
+                yield n, found.own
+        yield from self._redis.exchange_all(sets, deadline)
 
     def look(
         self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
@@ -97,11 +102,11 @@ class RedisSpillStore:
         self._run([_statistics_command(key, record) for key, record in pairs], deadline)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
-        return _or_raise(self.get_all([Wanted(fingerprint, identity, out)], deadline_s)[0])
+        return _the_only(self.get_all([Wanted(fingerprint, identity, out)], deadline_s))
 
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> list[StoredBlock | Exception]:
+    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
         deadline = Deadline(deadline_s)
-        return self._redis.exchange_all([self._get(one, deadline) for one in wanted], deadline)
+        return self._redis.exchange_all({n: self._get(one, deadline) for n, one in enumerate(wanted)}, deadline)
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         keys = [self._key(fingerprint, identity) for identity in identities]
@@ -135,7 +140,7 @@ class RedisSpillStore:
             _expect_ok(wire.reply(deadline))
             return True
 
-        return Exchange(key, [head + header, data, CRLF], hear)
+        return Exchange(key, value_bytes, [head + header, data, CRLF], hear)
 
     def _get(self, wanted: Wanted, deadline: Deadline) -> Exchange[StoredBlock]:
         fingerprint, identity, out = wanted
@@ -160,7 +165,7 @@ class RedisSpillStore:
             check.expect(block.checksum)
             return block
 
-        return Exchange(key, [command(b"GET", key)], hear)
+        return Exchange(key, HEADER_BYTES + view.nbytes, [command(b"GET", key)], hear)
 
     def _key(self, fingerprint: bytes, identity: bytes) -> bytes:
         return block_key(self._prefix, fingerprint, identity)
@@ -241,7 +246,8 @@ class RedisSpillStore:
         return list(dict.fromkeys(notes))
 
 
-def _or_raise(answer: T | Exception) -> T:
+def _the_only(answers: Iterable[tuple[int, T | Exception]]) -> T:
+    ((_, answer),) = answers
     if isinstance(answer, Exception):
         raise answer
     return answer

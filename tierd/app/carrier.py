@@ -18,7 +18,7 @@ The table of what happened to what it means, which every caller relies on:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ParamSpec, TypeVar
@@ -102,14 +102,14 @@ class Carrier:
     op_timeout_s: float
     lent: LentStore | None = None
 
-    def carry(self, moves: Sequence[Move]) -> list[MoveResult]:
+    def carry(self, moves: Sequence[Move]) -> Iterator[MoveResult]:
         """Carries out moves, of which all, or none, go into the spill tier, and the same with those out of it: they
-        make one call of the store. Never raises."""
+        make one call of the store. The result of each is there as soon as it has ended. Never raises."""
         if moves[0].target is Tier.SPILL:
             return self._demote(moves)
         if moves[0].source is Tier.SPILL:
             return self._promote(moves)
-        return [self._result(move, _caught(self._copy, move)) for move in moves]
+        return (self._result(move, _caught(self._copy, move)) for move in moves)
 
     def read(self, tier: Tier, address: int, size: int) -> U8Array:
         """A private copy of a block in an arena."""
@@ -235,14 +235,13 @@ class Carrier:
         self.arena(move.source).read(move.source_address, out)
         return _checked(move, out)
 
-    def _demote(self, moves: Sequence[Move]) -> list[MoveResult]:
+    def _demote(self, moves: Sequence[Move]) -> Iterator[MoveResult]:
         given, failed = self._prepared(self._to_store, moves)
+        yield from failed
         blocks = [block for _, block in given]
-        answers = self._guarded(lambda: self._store().put_all(blocks, self.op_timeout_s), len(blocks))
-        return failed + [
-            self._result(move, own if isinstance(own, Exception) else block.checksum, found=own is False)
-            for (move, (block, _)), own in zip(given, answers, strict=True)
-        ]
+        for n, own in self._guarded(lambda: self._store().put_all(blocks, self.op_timeout_s), len(blocks)):
+            move, (block, _) = given[n]
+            yield self._result(move, own if isinstance(own, Exception) else block.checksum, found=own is False)
 
     def _to_store(self, move: Move) -> tuple[StoredBlock, U8Array]:
         """What the store gets of a move; the bytes of an engine's page get their checksum here."""
@@ -254,14 +253,13 @@ class Carrier:
         )
         return block, payload
 
-    def _promote(self, moves: Sequence[Move]) -> list[MoveResult]:
+    def _promote(self, moves: Sequence[Move]) -> Iterator[MoveResult]:
         given, failed = self._prepared(self._wanted, moves)
+        yield from failed
         wanted = [one for _, one in given]
-        answers = self._guarded(lambda: self._store().get_all(wanted, self.op_timeout_s), len(wanted))
-        return failed + [
-            self._result(move, _caught(self._take, move, one.out, stored))
-            for (move, one), stored in zip(given, answers, strict=True)
-        ]
+        for n, stored in self._guarded(lambda: self._store().get_all(wanted, self.op_timeout_s), len(wanted)):
+            move, one = given[n]
+            yield self._result(move, _caught(self._take, move, one.out, stored))
 
     def _wanted(self, move: Move) -> Wanted:
         """In place where it can be."""
@@ -288,17 +286,21 @@ class Carrier:
         given = [(move, one) for move, one in outcomes if not isinstance(one, Exception)]
         return given, [self._result(move, one) for move, one in outcomes if isinstance(one, Exception)]
 
-    def _guarded(self, call: Callable[[], Sequence[T | Exception]], count: int) -> Sequence[T | Exception]:
-        """What a call with the whole deadline returns, behind the gate, which it shuts when the store is down."""
+    def _guarded(
+        self, call: Callable[[], Iterable[tuple[int, T | Exception]]], count: int
+    ) -> Iterator[tuple[int, T | Exception]]:
+        """The answers of a call with the whole deadline, behind the gate, which they shut when the store is down;
+        where it raises, that is the answer to all that it left open."""
+        left = set(range(count))
         try:
             ticket = self.gate.enter()
-            answers = call()
+            for n, answer in call():
+                left.discard(n)
+                if isinstance(answer, SpillDown):
+                    self.gate.found_down(ticket, str(answer))
+                yield n, answer
         except Exception as error:
-            return [error] * count
-        down = next((one for one in answers if isinstance(one, SpillDown)), None)
-        if down is not None:
-            self.gate.found_down(ticket, str(down))
-        return answers
+            yield from dict.fromkeys(left, error).items()
 
     def _fetch(self, namespace: int, identity: bytes, out: U8Array, timeout_s: float) -> StoredBlock:
         ticket = self.gate.enter()

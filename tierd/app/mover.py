@@ -20,6 +20,7 @@ from tierd.app.carrier import Carrier, Check, SpillGate
 from tierd.app.fences import Fences
 from tierd.app.lanes import Lane
 from tierd.app.measures import Cause, Measures, cause_of
+from tierd.app.outbox import Outbox
 from tierd.app.unlinks import Unlinks
 from tierd.core.errors import SpillDown, Unavailable
 from tierd.core.messages import Abandon, BlockView, CopyView, Effect, Move, MoveResult, Tier, Unlink
@@ -34,8 +35,9 @@ MOVES_ACCEPTED_MAX = 100_000
 """Moves waiting or under way; another one is answered as failed at once."""
 
 BATCH_MOVES_MAX = 16
-BATCH_BYTES_MAX = 2 << 20
-"""Moves that make one call of the spill store, so that small blocks do not each take a round trip."""
+BATCH_BYTES_MAX = 16 << 20
+"""Moves that make one call of the spill store, which has the next under way while one ends. Not more: what is taken
+by one thread is not carried out by another, and loads wait until it is through where there is one thread only."""
 
 UNLINKS_POLL_S = 0.005
 """How often is looked whether what a Clear removed is deleted: 512 deletes take a millisecond or more."""
@@ -66,15 +68,16 @@ class Mover:
         self, arenas: Mapping[Tier, ArenaStore], spill: SpillStore | None, *,
         fingerprint_of: Callable[[int], bytes], threads: int, op_timeout_s: float,
         on_results: Callable[[Sequence[MoveResult]], None], lent: LentStore | None = None,
-        fence_timeout_s: float = 2.0,
+        fence_timeout_s: float = 2.0, spill_threads: int | None = None,
     ) -> None:
-        """`threads`: of each lane. `op_timeout_s`: of each call to the spill tier. `fence_timeout_s`: how long a
-        lent page may take to be ready."""
+        """`threads`: of each lane, `spill_threads` of that for the spill tier. `op_timeout_s`: of each call to the
+        spill tier. `fence_timeout_s`: how long a lent page may take to be ready."""
         self._gate = SpillGate(self._report_down)
         self._carrier = Carrier(arenas, spill, self._gate, fingerprint_of, op_timeout_s, lent)
         self._copies = Lane("copy", threads, self._carry)
         self._devices = Lane("device", threads, self._carry)
-        self._spills = Lane("spill", threads, self._carry, BATCH_MOVES_MAX, BATCH_BYTES_MAX)
+        spill_threads = spill_threads or threads
+        self._spills = Lane("spill", spill_threads, self._carry, BATCH_MOVES_MAX, BATCH_BYTES_MAX)
         self._fences = Fences(lent, fence_timeout_s, self._push, self._answer) if lent else None
         self._abandoned: set[int] = set()
         """Moves that are answered instead of being begun."""
@@ -82,15 +85,13 @@ class Mover:
         self._on_results = on_results
         self._on_spill_down: Callable[[str], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._outbox: deque[_Ended] = deque()
+        self._outbox: Outbox[_Ended] = Outbox(self._take)
         self.measures = Measures()
         self._reports: deque[str] = deque()
-        self._woken = False
-        self._accepted = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
-        self._threads = threads
+        self._spill_threads = spill_threads
         self._load_bytes_per_s = LOAD_BYTES_PER_S
 
     # --- effects --------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ class Mover:
     @property
     def accepted_moves(self) -> int:
         """Moves not yet answered."""
-        return self._accepted
+        return self._outbox.open
 
     def load_ms(self, size: int) -> int:
         """Estimate of how long so many bytes take to come up from the spill tier, in ms, at least 1."""
@@ -228,16 +229,16 @@ class Mover:
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
-            log.warning("moves_left_running", moves=self._accepted, timeout_s=timeout_s)
+            log.warning("moves_left_running", moves=self._outbox.open, timeout_s=timeout_s)
         for lane in lanes:
             lane.shut()
 
     # --- inside ---------------------------------------------------------------------------------------
 
     def _accept(self, move: Move) -> bool:
-        self._accepted += 1
+        self._outbox.expect(_is_awaited(move))
         self._idle.clear()
-        if self._stopping or self._accepted > MOVES_ACCEPTED_MAX:
+        if self._stopping or self._outbox.open > MOVES_ACCEPTED_MAX:
             reason = "stopping" if self._stopping else f"{MOVES_ACCEPTED_MAX} moves are waiting already"
             cause = Cause.STOPPING if self._stopping else Cause.LIMIT
             self._answer(MoveResult(move.op, ok=False, reason=reason), move, cause)
@@ -271,7 +272,7 @@ class Mover:
             self._fences.abandon(effect.ops, Cause.WITHDRAWN)
 
     def _carry(self, moves: Sequence[Move]) -> None:
-        """Each is said to have taken an equal share of the time of all."""
+        """Each is said to have taken the time since the one before it ended."""
         abandoned = [move for move in moves if move.op in self._abandoned]
         for move in abandoned:
             self._answer(MoveResult(move.op, ok=False, reason="withdrawn"), move, Cause.WITHDRAWN)
@@ -279,14 +280,13 @@ class Mover:
         if not left:
             return
         began = time.monotonic()
-        results = self._carrier.carry(list(left.values()))
-        share_s = (time.monotonic() - began) / len(results)
-        for result in results:
-            self._answer(result, left[result.op], None if result.ok else cause_of(result), share_s)
+        for result in self._carrier.carry(list(left.values())):
+            ended = time.monotonic()
+            self._answer(result, left[result.op], None if result.ok else cause_of(result), ended - began)
+            began = ended
 
     def _answer(self, result: MoveResult, move: Move, cause: Cause | None, took_s: float = 0.0) -> None:
-        self._outbox.append(_Ended(result, move, cause, took_s))
-        self._wake()
+        self._outbox.put(_Ended(result, move, cause, took_s), _is_awaited(move))
 
     def _note(self, ended: _Ended) -> None:
         move, edge = ended.move, (ended.move.source, ended.move.target)
@@ -295,33 +295,23 @@ class Mover:
             return
         self.measures.moved(edge, move.size, ended.took_s)
         if move.source is Tier.SPILL:
-            rate = self._threads * move.size / max(ended.took_s, 1e-6)
+            rate = self._spill_threads * move.size / max(ended.took_s, 1e-6)
             self._load_bytes_per_s += LOAD_WEIGHT * (rate - self._load_bytes_per_s)
 
     def _report_down(self, reason: str) -> None:
         self._reports.append(reason)
-        self._wake()
+        self._outbox.wake()
 
-    def _wake(self) -> None:
-        # Any thread. The flag is cleared before the outbox is emptied, so what is put in before the flag is
-        # read as set is always seen; two wake-ups for one result do no harm.
-        if not self._woken and self._loop is not None:
-            self._woken = True
-            self._loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._woken = False
+    def _take(self, ended: Sequence[_Ended]) -> None:
         while self._reports:
             reason = self._reports.popleft()
             if self._on_spill_down is not None:
                 self._on_spill_down(reason)
-        ended = [self._outbox.popleft() for _ in range(len(self._outbox))]
         for one in ended:
             self._note(one)
         results = [one.result for one in ended]
-        self._accepted -= len(results)
         self._abandoned.difference_update(result.op for result in results)
-        if self._accepted == 0:
+        if not self._outbox.open:
             self._idle.set()
         if results:
             self._on_results(results)
@@ -356,6 +346,11 @@ class Mover:
         except asyncio.CancelledError:
             await outlast(future)
             raise
+
+
+def _is_awaited(move: Move) -> bool:
+    """Whether somebody waits for a move, as a rule: for room is waited as well, but for any."""
+    return move.target is not Tier.SPILL
 
 
 async def outlast(future: asyncio.Future[T]) -> None:

@@ -27,7 +27,7 @@ from tierd.app.shares import NamespaceShare, by_namespace
 from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.sweep import Sweep
-from tierd.app.writer import Writer
+from tierd.app.writer import TOGETHER_S, Writer
 from tierd.core import messages as m
 from tierd.core.errors import NotFound, Refused, TierdError, Unavailable
 from tierd.core.loans import PoolPlan
@@ -35,6 +35,7 @@ from tierd_client.format import I64Array, U8Array, U64Array
 
 PAUSE_FIRST_S = 0.001
 PAUSE_MAX_S = 0.05
+TOGETHER_MAX_S = 0.016
 """Pause before a command that made no progress is repeated again: doubles up to the maximum."""
 
 N = TypeVar("N")
@@ -528,12 +529,13 @@ class Service:
     ) -> None:
         """Repeats a command for the ids that are still `pending`, after what they wait for, into `reply`."""
         loop = asyncio.get_running_loop()
-        waiting, pause_s = reply.waiting, PAUSE_FIRST_S
+        waiting, pause_s, together_s = reply.waiting, PAUSE_FIRST_S, TOGETHER_S
         left = np.flatnonzero(reply.outcomes == pending)
         while len(left):
-            await self.writer.wait(waiting, deadline)
+            await self.writer.wait(waiting, deadline, together_s)
             if loop.time() >= deadline:
                 return
+            together_s = min(2 * together_s, TOGETHER_MAX_S)
             rest = again(left)
             _merge(reply, left, rest)
             waiting, before = rest.waiting, len(left)

@@ -27,7 +27,7 @@ _WAKES_WAITERS = (
 )
 """Commands after which an identity that was PENDING without a move may have another outcome."""
 
-COALESCE_S = 0.002
+TOGETHER_S = 0.002
 """After one awaited move has ended, so long is waited for others: one repeated command for many of them."""
 
 
@@ -87,10 +87,10 @@ class Writer:
             if ended is not None:
                 ended.set_result(None)
 
-    async def wait(self, ops: Sequence[int], deadline: float) -> None:
+    async def wait(self, ops: Sequence[int], deadline: float, together_s: float = TOGETHER_S) -> None:
         """Waits until one of the moves has ended, or, for no ops, until something changed that may help.
 
-        `deadline` in the loop's time. When others end within COALESCE_S after the first, they are waited for
+        `deadline` in the loop's time. When others end within `together_s` after the first, they are waited for
         too. Ops that are not in flight ended long ago: then it returns at once.
         """
         timeout = deadline - asyncio.get_running_loop().time()
@@ -98,11 +98,11 @@ class Writer:
             return
         self.calls_waiting += 1
         try:
-            await self._wait(ops, timeout)
+            await self._wait(ops, timeout, together_s)
         finally:
             self.calls_waiting -= 1
 
-    async def _wait(self, ops: Sequence[int], timeout: float) -> None:
+    async def _wait(self, ops: Sequence[int], timeout: float, together_s: float) -> None:
         if not ops:
             await asyncio.wait([self._next_change()], timeout=timeout)
             return
@@ -111,7 +111,7 @@ class Writer:
         futures = [self._ended(op) for op in ops]
         done, rest = await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if done and rest:
-            await asyncio.wait(rest, timeout=min(COALESCE_S, timeout))
+            await asyncio.wait(rest, timeout=min(together_s, timeout))
 
     def _hand_out(self, effects: Sequence[m.Effect]) -> None:
         if not effects:

@@ -204,13 +204,14 @@ class SpillContract:
         sizes = [70_000, 5000, 200_000, 4096]
         payloads = [payload_of(30 + n, size) for n, size in enumerate(sizes)]
         pairs = [(block_of(30 + n, payload), payload) for n, payload in enumerate(payloads)]
-        assert store.put_all(pairs, DEADLINE_S) == [True] * 4
+        assert dict(store.put_all(pairs, DEADLINE_S)) == dict.fromkeys(range(4), True)
         self.tamper(store, 31, lambda value: value[:-1] + bytes([value[-1] ^ 1]))
         outs = [np.empty(size, np.uint8) for size in (*sizes, 100)]
         wanted = [Wanted(FINGERPRINT, identity_of(30 + n), out) for n, out in enumerate(outs)]
         vanished, whole, damaged, last = wanted[4], wanted[0], wanted[1], wanted[2]
-        found = store.get_all([vanished, whole, damaged, last, wanted[3]], DEADLINE_S)
-        assert [type(one) for one in found] == [BlockVanished, StoredBlock, BlockDamaged, StoredBlock, StoredBlock]
+        found = dict(store.get_all([vanished, whole, damaged, last, wanted[3]], DEADLINE_S))
+        kinds = [BlockVanished, StoredBlock, BlockDamaged, StoredBlock, StoredBlock]
+        assert [type(found[n]) for n in range(5)] == kinds
         assert all(np.array_equal(outs[n], payloads[n]) for n in (0, 2, 3))
 
     def test_look(self, store: SpillStore) -> None:

@@ -131,14 +131,13 @@ def test_wait_ends_with_a_move() -> None:
     asyncio.run(body())
 
 
-def test_wait_takes_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_takes_others_along() -> None:
     """Moves that end soon after the awaited one are awaited with it, not one by one."""
-    monkeypatch.setattr("tierd.app.writer.COALESCE_S", DEADLINE_S)
 
     async def body() -> None:
         writer, held = full_writer()
         reply = writer.ask(m.Reserve(1, ids(5, 6), SIZE), m.ReserveReply)
-        waiting = asyncio.ensure_future(writer.wait(reply.waiting, now() + DEADLINE_S))
+        waiting = asyncio.ensure_future(writer.wait(reply.waiting, now() + DEADLINE_S, together_s=DEADLINE_S))
         await asyncio.sleep(0)
         held.finish(1)
         for _ in range(5):
