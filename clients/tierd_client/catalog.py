@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,33 +20,30 @@ from numpy.typing import NDArray
 
 from tierd_client.format import (
     BUCKET_EMPTY,
-    BUCKET_TOMBSTONE,
     IDENTITY_BYTES,
     OFFSET_BITS,
     OFFSET_MASK,
     STATE_READY,
     TIERS,
-    WORD_INDEX_EPOCH,
     WORD_REACH,
     WORD_SALT,
     BoolArray,
     I64Array,
     Table,
     U8Array,
+    U64Array,
     find_rows,
     same_identity,
     words_of,
 )
 
 HBM_PLANE, HOST_PLANE = 0, 1
-MAPPABLE_PLANES = (HBM_PLANE, HOST_PLANE)
-"""Planes of the tiers that have addresses."""
-
-VECTOR_MIN = 4
-"""From so many identities on they are found all at once."""
+MAPPABLE_PLANES = (HOST_PLANE, HBM_PLANE)
+"""Planes of the tiers that have addresses, in the order in which they are read."""
 
 _MASK_64 = (1 << 64) - 1
 _words_0_1 = struct.Struct("<QQ").unpack_from
+_identity_at = struct.Struct(f"{IDENTITY_BYTES}s").unpack_from
 
 SegmentView = Callable[[int], U8Array | None]
 """All bytes of a segment by its number; None where this process cannot map it."""
@@ -54,10 +52,23 @@ Owner = tuple[int, int]
 """Numbers of a namespace and of a group of it."""
 
 Place = tuple[int, int, int, int, int, int]
-"""A READY copy as it was found: row, sequence word, plane, generation, address, checksum. A plain tuple, made for
+"""A READY copy as it was found: row, sequence word, generation, address, checksum, plane. A plain tuple, made for
 each block that is read."""
-PLANE, CHECKSUM = 2, 5
+CHECKSUM, PLANE = 4, 5
 """Where these are in a Place."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlaces:
+    """The same of several blocks in host, by columns. `known`: there is a row; `found`: there is a READY copy, and
+    only then do the other columns mean anything."""
+
+    known: BoolArray
+    found: BoolArray
+    rows: I64Array
+    sequence: NDArray[np.uint32]
+    generation: U64Array
+    address: U64Array
 
 
 class CatalogReader:
@@ -70,6 +81,7 @@ class CatalogReader:
         self._table = table
         self._identity_words = table["identity"].view("<u8")
         self._words = _memory(table.words)
+        self._salt = int(table.words[WORD_SALT])
         self._index = _memory(table["index"])
         self._identity = _memory(table["identity"].reshape(-1))
         self._sequence = _memory(table["sequence"])
@@ -82,79 +94,68 @@ class CatalogReader:
             for plane in range(TIERS)
         ]
         self._generations = [plane[2] for plane in self._planes]
+        self._host_generation = table["generation"][HOST_PLANE]
+        self._of_host = table["address"][HOST_PLANE], table["state"][HOST_PLANE], table["size"]
         self._mask = len(self._index) - 1
+        self._probes = range(len(self._index))
 
-    def find(self, identity: bytes) -> int:
-        """The row of an identity; -1 when it has none, or when the index moved during the probe."""
-        words, index, mask, identities = self._words, self._index, self._mask, self._identity
-        epoch = words[WORD_INDEX_EPOCH]
-        if epoch & 1:
-            return -1
+    def find(self, identity: bytes) -> tuple[int, int]:
+        """The row of an identity and its sequence word, noted before the row was looked at. (-1, 0): it has none,
+        or it could not be found because the index moves."""
+        index, rows, mask, sequences = self._index, len(self._sequence), self._mask, self._sequence
         word0, word1 = _words_0_1(identity)
-        mixed = ((word0 ^ words[WORD_SALT]) * 0x9E3779B97F4A7C15 + word1) & _MASK_64
+        mixed = ((word0 ^ self._salt) * 0x9E3779B97F4A7C15 + word1) & _MASK_64
         bucket = (mixed ^ (mixed >> 29)) & mask
-        for _ in range(mask + 1):
+        for _ in self._probes:
             entry = index[bucket]
             if entry == BUCKET_EMPTY:
-                return -1
-            if entry != BUCKET_TOMBSTONE:
-                end = entry * IDENTITY_BYTES
-                if identities[end - IDENTITY_BYTES : end] == identity:
-                    return entry - 1 if words[WORD_INDEX_EPOCH] == epoch else -1
+                break
+            if entry <= rows:  # no tombstone
+                row = entry - 1
+                sequence = sequences[row]
+                if _identity_at(self._identity, row * IDENTITY_BYTES) == (identity,):
+                    return row, sequence
             bucket = (bucket + 1) & mask
-        return -1
+        return -1, 0
 
     def place(self, identity: bytes, size: int, owner: Owner | None = None) -> Place | None:
         """Where a block of `size` bytes can be read; None: it is absent, changing, of another size or owner."""
-        row = self.find(identity)
-        if row < 0:
-            return None
-        sequence = self._sequence[row]
-        start = row * IDENTITY_BYTES
-        if sequence & 1 or self._size[row] != size or self._identity[start : start + IDENTITY_BYTES] != identity:
+        row, sequence = self.find(identity)
+        if row < 0 or sequence & 1 or self._size[row] != size:
             return None
         if owner is not None and (self._namespace[row] != owner[0] or self._group[row] != owner[1]):
             return None
         for plane in MAPPABLE_PLANES:
             state, address, generation = self._planes[plane]
             if state[row] == STATE_READY:
-                return row, sequence, plane, generation[row], address[row], self._checksum[row]
+                return row, sequence, generation[row], address[row], self._checksum[row], plane
         return None
 
-    def places(self, packed: bytes, size: int, owner: Owner | None = None) -> list[Place | None]:
-        """`place` of each of several identities."""
-        count = len(packed) // IDENTITY_BYTES
-        if count < VECTOR_MIN:
-            starts = range(0, len(packed), IDENTITY_BYTES)
-            return [self.place(packed[at : at + IDENTITY_BYTES], size, owner) for at in starts]
-        words = np.frombuffer(packed, "<u8").reshape(count, -1)
-        table, rows, sequence, sound = self._table, *self._sound(words, owner)
-        sound &= table["size"].take(rows) == size
-        in_hbm, in_host = (table["state"][plane].take(rows) == STATE_READY for plane in MAPPABLE_PLANES)
-        plane = np.where(in_hbm, HBM_PLANE, HOST_PLANE)
-        columns = (
-            rows, sequence, plane, table["generation"][plane, rows], table["address"][plane, rows],
-            table["checksum"].take(rows),
-        )
-        places: list[Place | None] = list(zip(*(column.tolist() for column in columns), strict=True))
-        for missing in np.flatnonzero(~(sound & (in_hbm | in_host))).tolist():
-            places[missing] = None
-        return places
+    def in_host(self, packed: bytes, size: int, owner: Owner | None = None) -> HostPlaces:
+        """`place` of several identities, of those that are in host."""
+        words = np.frombuffer(packed, "<u8").reshape(-1, IDENTITY_BYTES // 8)
+        rows, sequence, known = self._known(words, owner)
+        generation = self._host_generation.take(rows, mode="clip")
+        address, state, sizes = (column.take(rows, mode="clip") for column in self._of_host)
+        found = known & (sequence & _ONE == 0)
+        found &= sizes == size
+        found &= state == STATE_READY
+        return HostPlaces(known, found, rows, sequence, generation, address)
 
-    def holds(self, place: Place) -> bool:
-        """Whether nothing has changed of a copy since it was found: what was read there is of its block."""
-        row, sequence, plane, generation, _, _ = place
-        return self._sequence[row] == sequence and self._generations[plane][row] == generation
+    def still_there(self, places: HostPlaces, chosen: I64Array) -> BoolArray:
+        """Whether nothing has changed of copies since they were found: what was read there is of their blocks."""
+        rows = places.rows.take(chosen)
+        same: BoolArray = self._table["sequence"].take(rows) == places.sequence.take(chosen)
+        same &= self._host_generation.take(rows) == places.generation.take(chosen)
+        return same
 
     def copy(self, place: Place, out: U8Array, view_of_segment: SegmentView) -> bool:
         """Copies a block out. False: its segment is not mapped, or it changed; `out` may hold anything."""
-        row, sequence, plane, generation, address, _ = place
-        segment = view_of_segment(address >> OFFSET_BITS)
-        offset = address & OFFSET_MASK
-        if segment is None or offset + out.size > segment.size:
+        row, sequence, generation, address, _, plane = place
+        slot = slot_of(address, out.size, view_of_segment)
+        if slot is None:
             return False
-        out[...] = segment[offset : offset + out.size]
-        # As `holds`, without another call in the way of who reads many small blocks.
+        out[...] = slot
         return self._sequence[row] == sequence and self._generations[plane][row] == generation
 
     def read_into(
@@ -170,36 +171,44 @@ class CatalogReader:
         What is not known, was just being written, or could not be looked for because the index moved, reads as 0;
         so does the bit of a spill tier that is down.
         """
-        rows, sequence, sound = self._sound(words_of(ids), owner)
+        rows, sequence, sound = self._known(words_of(ids), owner)
         bits = _ready_bits(self._table["state"], rows)
-        sound &= self._table["sequence"].take(rows) == sequence
+        sound &= sequence & _ONE == 0
+        sound &= self._table["sequence"].take(rows, mode="clip") == sequence
         bits[~sound] = 0
         return bits & np.uint8(self._words[WORD_REACH])
 
-    def _sound(
+    def _known(
         self, words: NDArray[np.uint64], owner: Owner | None,
     ) -> tuple[I64Array, NDArray[np.uint32], BoolArray]:
-        """Row of each identity (n, 4), 0 where it has none; its sequence word; and whether that row is the
-        identity's, and whole."""
+        """Row of each identity (n, 4), out of range where it has none; its sequence word; and whether that row was
+        the identity's after the word was noted. Rows are to be taken with mode "clip"."""
         table = self._table
-        epoch = int(self._words[WORD_INDEX_EPOCH])
-        rows = find_rows(table["index"], self._identity_words, words, int(self._words[WORD_SALT]))
+        rows = find_rows(table["index"], self._identity_words, words, self._salt)
         sequence = table["sequence"].take(rows, mode="clip")
-        sound = (rows >= 0) & (sequence & np.uint32(1) == 0)
-        rows = np.maximum(rows, 0)
-        sound &= same_identity(self._identity_words, rows, words)
+        known = same_identity(self._identity_words, rows, words)
+        known &= rows >= 0
         if owner is not None:
-            sound &= table["namespace"].take(rows) == owner[0]
-            sound &= table["group"].take(rows) == owner[1]
-        if epoch & 1 or self._words[WORD_INDEX_EPOCH] != epoch:
-            sound[:] = False
-        return rows, sequence, sound
+            known &= table["namespace"].take(rows, mode="clip") == owner[0]
+            known &= table["group"].take(rows, mode="clip") == owner[1]
+        return rows, sequence, known
+
+
+_ONE = np.uint32(1)
+
+
+def slot_of(address: int, size: int, view_of_segment: SegmentView) -> U8Array | None:
+    """The bytes of a slot; None where its segment is not mapped, or ends before it does."""
+    segment = view_of_segment(address >> OFFSET_BITS)
+    start = address & OFFSET_MASK
+    end = start + size
+    return None if segment is None or end > segment.size else segment[start:end]
 
 
 def _ready_bits(state: NDArray[np.uint8], rows: NDArray[np.int64]) -> U8Array:
     bits = np.zeros(len(rows), np.uint8)
     for plane in range(TIERS):
-        bits |= (state[plane].take(rows) == STATE_READY).view(np.uint8) << np.uint8(plane)
+        bits |= (state[plane].take(rows, mode="clip") == STATE_READY).view(np.uint8) << np.uint8(plane)
     return bits
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,7 +31,7 @@ class Checks:
             raise InvalidArgument(f"verify: {mode!r} is none of {', '.join(MODES)}")
         self.damaged_blocks = 0
         self._every = {"always": 1, "sampled": SAMPLE_EVERY, "never": 0}[mode]
-        self._read = itertools.count()
+        self._read = 0
         self._lock = threading.Lock()
 
     @property
@@ -42,7 +41,16 @@ class Checks:
 
     def chooses(self) -> bool:
         """Whether the next block that is read is to be compared."""
-        return self._every > 0 and next(self._read) % self._every == 0
+        return len(self.chosen(1)) > 0
+
+    def chosen(self, blocks: int) -> range:
+        """Which of the next blocks that are read are to be compared."""
+        if not self._every:
+            return range(0)
+        with self._lock:
+            first = -self._read % self._every
+            self._read += blocks
+        return range(first, blocks, self._every)
 
     def passes(self, block: U8Array, checksum: int) -> bool:
         """False for a block that is compared and differs."""

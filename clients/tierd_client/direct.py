@@ -10,13 +10,14 @@ from __future__ import annotations
 import platform
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierd_client.catalog import CHECKSUM, HBM_PLANE, PLANE, CatalogReader, Owner
+from tierd_client.catalog import CHECKSUM, HBM_PLANE, PLANE, CatalogReader, Owner, slot_of
+from tierd_client.checks import checksum_of
 from tierd_client.errors import TierdClientError, Unavailable
 from tierd_client.format import IDENTITY_BYTES, U8Array
 from tierd_client.hints import NO_HITS, Hits, report
@@ -37,6 +38,9 @@ NOTED_MAX = 65_536
 COUNT_MAX = 64
 """Most accesses of one block in one report."""
 
+VECTOR_MIN = 16
+"""From so many blocks a call on they are read by columns: fewer cost less one by one."""
+
 ORDERED_MACHINES = ("x86_64", "AMD64")
 """Where loads and stores keep their order, which an optimistic reader needs."""
 
@@ -54,46 +58,71 @@ class Lane:
         self.session = session
         self.reports = reports
         self._namespace, self._group = namespace, group
+        self._key: Key = namespace, group, ""
         self._checks = namespace.client.checks
         self._views = memory.views
         self._reader = reader
         self._owner = owner
 
-    def read_one(self, identity: bytes, out: U8Array) -> AcquireOutcome | None:
-        """Copies one block that the catalog has ready: LEASED, or LOST where it was found damaged. None: ask.
+    def read_one(self, identity: bytes, out: U8Array) -> AcquireOutcome:
+        """Copies one block that the catalog has ready: LEASED, or LOST where it was damaged. PENDING: ask.
 
-        Nothing need be held meanwhile: a view keeps its mapping, and what is re-used no longer `holds`.
+        Nothing need be held meanwhile: a view keeps its mapping, and a slot that is re-used is noticed.
         """
         place = self._reader.place(identity, out.size, self._owner)
         if place is None or not self._reader.copy(place, out, self._views.get):
-            return None
+            return AcquireOutcome.PENDING
         if not self._checks.passes(out, place[CHECKSUM]):
             return AcquireOutcome.LOST
-        self.reports.note((self._namespace, self._group, ""), identity, place[PLANE] == HBM_PLANE)
+        self.reports.note(self._key, identity, place[PLANE] == HBM_PLANE)
         return AcquireOutcome.LEASED
 
     def read(self, packed: bytes, size: int, sink: Sink, sequence: str) -> list[AcquireOutcome]:
         """The same for several, in a sequence or none. The rest is PENDING."""
-        places = self._reader.places(packed, size, self._owner)
-        outcomes = [AcquireOutcome.PENDING] * len(places)
-        begin, copy, view_of, passes = sink.begin, self._reader.copy, self._views.get, self._checks.passes
-        leased, lost, hbm_blocks = AcquireOutcome.LEASED, AcquireOutcome.LOST, 0
-        for index, place in enumerate(places):
-            if place is None or not copy(place, out := begin(index), view_of):
+        count, hbm_blocks = len(packed) // IDENTITY_BYTES, 0
+        outcomes = [AcquireOutcome.PENDING] * count
+        compared = self._checks.chosen(count)
+        for index in self._read_together(packed, size, sink, compared, outcomes):
+            identity = packed[index * IDENTITY_BYTES : (index + 1) * IDENTITY_BYTES]
+            place = self._reader.place(identity, size, self._owner)
+            if place is None or not self._reader.copy(place, out := sink.begin(index), self._views.get):
                 continue
-            if passes(out, place[CHECKSUM]):
-                sink.ready()
-                outcomes[index] = leased
-                hbm_blocks += place[PLANE] == HBM_PLANE
-            else:
-                outcomes[index] = lost
-        if outcomes.count(leased) < len(outcomes):
+            if index in compared and checksum_of(out) != place[CHECKSUM]:
+                outcomes[index] = AcquireOutcome.LOST
+                continue
+            sink.ready()
+            outcomes[index] = AcquireOutcome.LEASED
+            hbm_blocks += place[PLANE] == HBM_PLANE
+        if outcomes.count(AcquireOutcome.LEASED) < count:
             packed = b"".join(
                 packed[at * IDENTITY_BYTES : (at + 1) * IDENTITY_BYTES]
-                for at, outcome in enumerate(outcomes) if outcome is leased)
+                for at, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED)
         if packed:
             self.reports.note((self._namespace, self._group, sequence), packed, hbm_blocks)
         return outcomes
+
+    def _read_together(
+        self, packed: bytes, size: int, sink: Sink, compared: range, outcomes: list[AcquireOutcome],
+    ) -> Iterable[int]:
+        """Of many blocks those in host that are not compared: found, copied and looked at again all at once. Which
+        are left to be read one by one."""
+        count = len(outcomes)
+        if count - len(compared) < VECTOR_MIN:
+            return range(count)
+        places = self._reader.in_host(packed, size, self._owner)
+        together = places.found
+        together[compared.start : compared.stop : compared.step] = False
+        alone = np.flatnonzero(places.known & ~together)
+        chosen = np.flatnonzero(together)
+        views = self._views.get
+        found = (slot_of(address, size, views) for address in places.address.take(chosen).tolist())
+        slots = [slot for slot in found if slot is not None]
+        if len(slots) < len(chosen):
+            return range(count)
+        sink.take(chosen.tolist(), slots)
+        for index in chosen[self._reader.still_there(places, chosen)].tolist():
+            outcomes[index] = AcquireOutcome.LEASED
+        return alone.tolist()
 
     def lookup(self, ids: U8Array) -> U8Array:
         """A bit per tier that has a copy ready, as on the wire; 0 where the daemon is to be asked."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tierd_client import reading
 from tierd_client.arguments import text, whole
 from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
@@ -50,6 +49,7 @@ from tierd_client.outcomes import (
 )
 from tierd_client.paged_calls import AwaitingPaged, BlockingPaged
 from tierd_client.payload import Form, Made, flat_blocks, float32_bytes, writable_blocks
+from tierd_client.reading import Reading, in_place, read_at_once
 from tierd_client.routine import Opening, Perform, Routine, awaiting, blocking, described_by
 from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
 from tierd_client.session import Registered, Session
@@ -111,13 +111,13 @@ class NamespaceRoutines:
                 return ids_of(self.layout, ids)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(str(error) if str(error).startswith("ids") else f"ids: {error}") from error
+        if self.is_own(ids):
+            return ids
         if ids.group >= len(self._forms):
             raise InvalidArgument(f"ids: group {ids.group}, the layout has {len(self._forms)}")
-        own = self.layout.group_fingerprint(ids.group)
-        if ids.fingerprint not in (b"", own):
-            raise InvalidArgument(f"ids: made for another layout ({ids.fingerprint[:4].hex()}...), "
-                                  f"this namespace is {own[:4].hex()}...")
-        return ids
+        own = self._fingerprints[ids.group]
+        raise InvalidArgument(f"ids: made for another layout ({ids.fingerprint[:4].hex()}...), "
+                              f"this namespace is {own[:4].hex()}...")
 
     def is_own(self, ids: Identities) -> bool:
         """Whether they were made for a group of this layout."""
@@ -222,7 +222,7 @@ class NamespaceRoutines:
         name, wait = self.sequence_name(ids, sequence), Deadline.of(timeout_s)
 
         async def pin(session: Session) -> Pinned:
-            return await reading.in_place(self, session, ids, name, wait, on_device)
+            return await in_place(self, session, ids, name, wait, on_device)
 
         return await self.make(pin, timeout_s)
 
@@ -238,7 +238,7 @@ class NamespaceRoutines:
         """
         ids = self.identities(ids)
         made = Made(self.block_bytes(ids), torch or device is not None, device)
-        outcomes = await self._read(ids, made.sink, timeout_s, sequence)
+        outcomes = await self._reading(ids, made.sink, timeout_s, sequence).read()
         form = self.form(ids)
         shape = form.tensor if made.tensors else form.array
         return [
@@ -251,14 +251,20 @@ class NamespaceRoutines:
     ) -> list[AcquireOutcome]:
         """Copies blocks into the caller's buffers, given as in `put`, writable; LEASED means it was read. What a
         buffer holds where the outcome is another is not said."""
+        return await self.reading_into(ids, buffers, timeout_s, sequence).read()
+
+    def reading_into(
+        self, ids: Any, buffers: Any, timeout_s: float, sequence: BaseSequence | str | None,
+    ) -> Reading:
+        """What `get_into` does, to be begun."""
         ids = self.identities(ids)
         blocks = writable_blocks(buffers, len(ids), self.block_bytes(ids))
-        return await self._read(ids, sink_of(blocks, "buffers"), timeout_s, sequence)
+        return self._reading(ids, sink_of(blocks, "buffers"), timeout_s, sequence)
 
-    async def _read(
+    def _reading(
         self, ids: Identities, sink: Sink, timeout_s: float, sequence: BaseSequence | str | None,
-    ) -> list[AcquireOutcome]:
-        return await reading.read(self, ids, sink, self.sequence_name(ids, sequence), timeout_s)
+    ) -> Reading:
+        return Reading(self, ids, sink, self.sequence_name(ids, sequence), timeout_s)
 
     # --- running requests -----------------------------------------------------------------------------
 
@@ -492,21 +498,24 @@ class Namespace(_Named, BlockingHints, BlockingPaged):
     evict = blocking(NamespaceRoutines.evict)
     readmit = blocking(NamespaceRoutines.readmit)
     _acquire = blocking(NamespaceRoutines.acquire)
-    _get_into = blocking(NamespaceRoutines.get_into)
     _open = blocking(NamespaceRoutines.sequence)
 
     @described_by(NamespaceRoutines.get_into)
     def get_into(
         self, ids: Any, buffers: Any, timeout_s: float = TIMEOUT_S, sequence: BaseSequence | str | None = None,
     ) -> list[AcquireOutcome]:
-        outcome = None
+        begun = None
         if sequence is None and timeout_s == TIMEOUT_S:
-            outcome = reading.read_one(self._routines, ids, buffers)
-        if outcome is None:
-            return self._get_into(ids, buffers, timeout_s, sequence)
-        if outcome is AcquireOutcome.LOST:
-            self._perform(reading.tell_damaged(self._routines, ids, [outcome]))
-        return [outcome]
+            begun = read_at_once(self._routines, ids, buffers)
+            if begun is not None and begun.count(AcquireOutcome.LEASED) == len(begun):
+                return begun
+        reading = self._routines.reading_into(ids, buffers, timeout_s, sequence)
+        if begun is not None:
+            reading.outcomes = begun
+        elif reading.begin():  # without a routine: there is nothing to wait for
+            return reading.outcomes
+        outcomes: list[AcquireOutcome] = self._perform(reading.finish())
+        return outcomes
 
     @described_by(NamespaceRoutines.acquire)
     def acquire(

@@ -124,8 +124,11 @@ def flat_blocks(values: Any, count: int, block_bytes: int, name: str = "tensors"
     return blocks
 
 
-def writable_blocks(values: Any, count: int, block_bytes: int) -> list[Any]:
-    """As flat_blocks, for buffers to be written into."""
+def writable_blocks(values: Any, count: int, block_bytes: int) -> list[Any] | U8Array:
+    """As flat_blocks, for buffers to be written into. An array of them is its own sequence of views."""
+    if is_plain_room(values, (count, block_bytes)):
+        rows: U8Array = values
+        return rows
     blocks = flat_blocks(values, count, block_bytes, "buffers")
     for index, block in enumerate(blocks):
         if isinstance(block, np.ndarray) and not block.flags.writeable:
@@ -133,11 +136,12 @@ def writable_blocks(values: Any, count: int, block_bytes: int) -> list[Any]:
     return blocks
 
 
-def is_flat_room(value: Any, size: int) -> bool:
-    """Whether a value is a plain array of so many bytes that can be written as it is."""
-    if type(value) is not np.ndarray or value.dtype is not _UINT8 or value.ndim != 1 or value.size != size:
+def is_plain_room(value: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a value is an array of bytes of this shape that can be written as it is."""
+    if type(value) is not np.ndarray or value.dtype is not _UINT8 or value.shape != shape:
         return False
-    return value.flags.c_contiguous and value.flags.writeable
+    flags = value.flags
+    return flags.c_contiguous and flags.writeable
 
 
 def is_buffer(value: Any) -> bool:
@@ -148,6 +152,8 @@ def is_buffer(value: Any) -> bool:
 def flat_bytes(value: Any, name: str) -> Any:
     """All bytes of one contiguous buffer, as a flat view: a numpy array, or a torch tensor on a device.
     InvalidArgument when that needs a copy."""
+    if type(value) is np.ndarray and value.dtype is _UINT8 and value.ndim == 1 and value.flags.c_contiguous:
+        return value
     if is_tensor(value):
         return _tensor_bytes(value, name)
     try:

@@ -12,7 +12,7 @@ from tierd_client.format import U8Array
 from tierd_client.identity import Identities, batches, some
 from tierd_client.lease import Pinned, PrivateSlots, SharedSlots
 from tierd_client.outcomes import AcquireOutcome
-from tierd_client.payload import is_flat_room
+from tierd_client.payload import is_plain_room
 from tierd_client.routine import Routine, Work
 from tierd_client.sequence import entered
 from tierd_client.session import Session
@@ -25,20 +25,85 @@ if TYPE_CHECKING:
 _NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
 
 
-async def read(
-    namespace: NamespaceRoutines, ids: Identities, sink: Sink, sequence: str, timeout_s: float,
-) -> list[AcquireOutcome]:
-    """Reads without asking what can be read so, and the rest by RPC."""
-    wait = Deadline.of(timeout_s)
-    try:
-        outcomes = await _read_directly(namespace, ids, sink, sequence)
-        if outcomes.count(AcquireOutcome.LEASED) < len(ids):
-            await namespace.make(lambda session: in_rounds(outcomes, wait, lambda left: _round(
-                namespace, session, some(ids, left), Part(sink, left), sequence, wait)), timeout_s)
-        return outcomes
-    finally:
-        if sink.pending:
-            await Work(sink.finish)
+class Reading:
+    """One call's blocks on their way into a sink: first those that can be read without asking, then the rest."""
+
+    __slots__ = ("_ids", "_namespace", "_sequence", "_sink", "_timeout_s", "_wait", "outcomes")
+
+    def __init__(
+        self, namespace: NamespaceRoutines, ids: Identities, sink: Sink, sequence: str, timeout_s: float,
+    ) -> None:
+        self._namespace, self._ids, self._sink, self._sequence = namespace, ids, sink, sequence
+        self._timeout_s = timeout_s
+        self._wait = Deadline.of(timeout_s)
+        self.outcomes: list[AcquireOutcome] = []
+
+    def begin(self) -> bool:
+        """Reads what the catalog in shared memory has ready. Whether nothing is left to be done."""
+        namespace, ids = self._namespace, self._ids
+        lane = namespace.lanes.of(ids.group)
+        if lane is None:
+            self.outcomes = [AcquireOutcome.PENDING] * len(ids)
+            return False
+        try:
+            self.outcomes = lane.read(ids.packed(), namespace.block_bytes(ids), self._sink, self._sequence)
+        except BaseException:
+            self._sink.finish()
+            raise
+        return self._is_done() and not lane.reports.full and not self._sink.pending
+
+    async def read(self) -> list[AcquireOutcome]:
+        """Does both."""
+        done: bool = await Work(self.begin)
+        return self.outcomes if done else await self.finish()
+
+    async def finish(self) -> list[AcquireOutcome]:
+        """Reads the rest by RPC; the outcomes of all."""
+        namespace = self._namespace
+        try:
+            if not self._is_done():
+                await self._tell_damaged()
+                await namespace.make(lambda session: in_rounds(
+                    self.outcomes, self._wait, lambda left: self._round(session, left)), self._timeout_s)
+            if namespace.client.reports is not None and namespace.client.reports.full:
+                await namespace.client.reports.flush()
+            return self.outcomes
+        finally:
+            if self._sink.pending:
+                await Work(self._sink.finish)
+
+    def _is_done(self) -> bool:
+        return self.outcomes.count(AcquireOutcome.LEASED) == len(self._ids)
+
+    async def _tell_damaged(self) -> None:
+        """Tells the daemon of what was found damaged, if a session knows the namespace still."""
+        namespace, lane = self._namespace, self._namespace.lanes.of(self._ids.group)
+        damaged = [i for i, outcome in enumerate(self.outcomes) if outcome is AcquireOutcome.LOST]
+        if lane is not None and damaged:
+            blocks = await namespace.block_ids(lane.session, self._ids)
+            await namespace.client.checks.report(lane.session, blocks, damaged)
+
+    async def _round(self, session: Session, left: list[int]) -> list[AcquireOutcome]:
+        return await _round(
+            self._namespace, session, some(self._ids, left), Part(self._sink, left), self._sequence, self._wait)
+
+
+def read_at_once(namespace: NamespaceRoutines, ids: Any, buffers: Any) -> list[AcquireOutcome] | None:
+    """The shortest way of blocks into a plain array, outside of any sequence: what `Reading.begin` would have read.
+    None: it is to be done so."""
+    if type(ids) is not Identities or entered() or not namespace.is_own(ids):
+        return None
+    count, size = len(ids.array), namespace.block_bytes(ids)
+    out = buffers[0] if count == 1 and type(buffers) is list and len(buffers) == 1 else buffers
+    if not is_plain_room(out, (count, size)) and not (count == 1 and is_plain_room(out, (size,))):
+        return None
+    lane = namespace.lanes.of(ids.group)
+    if lane is None or lane.reports.full:
+        return None
+    packed = ids.array.tobytes()
+    if count > 1:
+        return lane.read(packed, size, HostSink(out.__getitem__), "")
+    return [lane.read_one(packed, out)]
 
 
 async def in_rounds(
@@ -55,45 +120,6 @@ async def in_rounds(
         if wait.passed() or all(outcome in _NOT_NOW for outcome in got):
             break
         left = [i for i in left if outcomes[i] in _NOT_NOW]
-
-
-def read_one(namespace: NamespaceRoutines, ids: Any, buffers: Any) -> AcquireOutcome | None:
-    """The shortest way of one block into a plain array, outside of any sequence, for who need not await anything.
-    None: it is to be read as any other; LOST: `tell_damaged` is left to be done."""
-    if type(ids) is not Identities or len(ids.array) != 1 or type(buffers) is not list or len(buffers) != 1:
-        return None
-    out = buffers[0]
-    if entered() or not namespace.is_own(ids) or not is_flat_room(out, namespace.block_bytes(ids)):
-        return None
-    lane = namespace.lanes.of(ids.group)
-    if lane is None or lane.reports.full:
-        return None
-    return lane.read_one(ids.array.tobytes(), out)
-
-
-async def _read_directly(
-    namespace: NamespaceRoutines, ids: Identities, sink: Sink, sequence: str,
-) -> list[AcquireOutcome]:
-    """What the catalog in shared memory has ready; the rest is PENDING."""
-    lane = namespace.lanes.of(ids.group)
-    if lane is None:
-        return [AcquireOutcome.PENDING] * len(ids)
-    packed, size = ids.packed(), namespace.block_bytes(ids)
-    outcomes: list[AcquireOutcome] = await Work(lambda: lane.read(packed, size, sink, sequence))
-    if AcquireOutcome.LOST in outcomes:
-        await tell_damaged(namespace, ids, outcomes)
-    if lane.reports.full:
-        await lane.reports.flush()
-    return outcomes
-
-
-async def tell_damaged(namespace: NamespaceRoutines, ids: Identities, outcomes: list[AcquireOutcome]) -> None:
-    """Tells the daemon of what was read without it and found damaged, if a session knows the namespace still."""
-    lane = namespace.lanes.of(ids.group)
-    damaged = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LOST]
-    if lane is not None and damaged:
-        blocks = await namespace.block_ids(lane.session, ids)
-        await namespace.client.checks.report(lane.session, blocks, damaged)
 
 
 async def _round(

@@ -42,6 +42,9 @@ class Sink(Protocol):
     def begin(self, index: int) -> U8Array:
         """Memory for a block's bytes. Asked for only when it is there."""
 
+    def take(self, indices: Sequence[int], slots: Sequence[U8Array]) -> None:
+        """Copies blocks out of slots, one each; whether they are right turns out later."""
+
     def ready(self) -> None:
         """The bytes of the block begun last are written, and are right."""
 
@@ -133,7 +136,7 @@ def source_of(blocks: list[Any], name: str) -> Source:
     return HostSource(blocks) if device is None else DeviceSource(blocks, copier_of(device, name))
 
 
-def sink_of(blocks: list[Any], name: str) -> Sink:
+def sink_of(blocks: list[Any] | U8Array, name: str) -> Sink:
     """The same to be read into."""
     device = _device_of(blocks, name)
     if device is None:
@@ -141,14 +144,16 @@ def sink_of(blocks: list[Any], name: str) -> Sink:
     return DeviceSink(blocks.__getitem__, copier_of(device, name))
 
 
-def _device_of(blocks: list[Any], name: str) -> Any:
+def _device_of(blocks: list[Any] | U8Array, name: str) -> Any:
     """The device that all blocks are on; None for host memory."""
+    if isinstance(blocks, np.ndarray) or all(isinstance(block, np.ndarray) for block in blocks):
+        return None
     devices = [None if isinstance(block, np.ndarray) else block.device for block in blocks]
     for index, device in enumerate(devices):
         if device != devices[0]:
             places = f"on {device or 'cpu'}, {name}[0] on {devices[0] or 'cpu'}"
             raise InvalidArgument(f"{name}[{index}]: {places}; one call takes blocks of one device")
-    return devices[0] if devices else None
+    return devices[0]
 
 
 class Staging:
@@ -247,6 +252,11 @@ class HostSink:
     def __init__(self, memory: Callable[[int], U8Array]) -> None:
         self.begin = memory
 
+    def take(self, indices: Sequence[int], slots: Sequence[U8Array]) -> None:
+        blocks = list(map(self.begin, indices))
+        for block, slot in zip(blocks, slots, strict=True):
+            block[...] = slot
+
     def ready(self) -> None:
         """It is where it should be."""
 
@@ -274,6 +284,11 @@ class DeviceSink:
         block: U8Array = self._staging.buffer(self._turn, self._target.numel()).numpy()
         return block
 
+    def take(self, indices: Sequence[int], slots: Sequence[U8Array]) -> None:
+        for index, slot in zip(indices, slots, strict=True):
+            np.copyto(self.begin(index), slot)
+            self.ready()
+
     def ready(self) -> None:
         copy = self._staging.copier.start(self._target, self._staging.buffer(self._turn, 0))
         self._staging.started(self._turn, copy)
@@ -296,6 +311,9 @@ class Part:
 
     def begin(self, index: int) -> U8Array:
         return self._sink.begin(self._indices[index])
+
+    def take(self, indices: Sequence[int], slots: Sequence[U8Array]) -> None:
+        self._sink.take([self._indices[index] for index in indices], slots)
 
     def ready(self) -> None:
         self._sink.ready()

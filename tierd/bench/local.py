@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +35,10 @@ REPORTS_S = 1.0
 def get(name: str, block_bytes: int, per_call: int, scale: Scale) -> Measured:
     """memcpy / get into the caller's buffers, so many blocks a call; and the same with every checksum compared."""
     data = working_set(scale, block_bytes, per_call)
-    with holding(data) as (daemon, hits), shared_twin(data, daemon.shm_dir) as twin:
+    with holding(data) as (daemon, hits), hits.in_place(daemon.client()) as blocks:
         always = daemon.client("always")
         with hits.reader(daemon.client(), per_call) as ours, hits.reader(always, per_call) as verified:
-            things = {"limit": hits.copier(twin, per_call), "ours": ours, "verified": verified}
+            things = {"limit": hits.copier(blocks, per_call), "ours": ours, "verified": verified}
             seconds = alternate(things, scale.repetitions)
         hits.destinations.check()
     return {
@@ -98,13 +98,23 @@ class Hits:
     destinations: Destinations
     layout: Layout
 
-    def copier(self, twin: U8Array, per_call: int) -> Timed:
-        """Copies cold blocks out of memory like the host tier's."""
+    @contextmanager
+    def in_place(self, client: Client) -> Iterator[list[U8Array]]:
+        """The blocks where the daemon has them, every page touched by this process, leased meanwhile."""
+        with client, client.namespace(self.layout).acquire(self.ids) as lease:
+            blocks = [block for block in lease.views() if block is not None]
+            if len(blocks) < len(self.ids) or not all(map(np.array_equal, blocks, self.data)):
+                raise WrongBytes("a block that was stored cannot be leased")
+            yield blocks
+            del blocks
+
+    def copier(self, sources: Sequence[U8Array], per_call: int) -> Timed:
+        """Copies cold blocks out of these."""
         rotation, count = Rotation(len(self.ids), SEED), per_repetition(self.layout.block_bytes, per_call)
 
         def repeat() -> float:
             blocks = rotation.next(count)
-            pairs = list(zip(self.destinations.take(blocks), [twin[block] for block in blocks], strict=True))
+            pairs = list(zip(self.destinations.take(blocks), [sources[block] for block in blocks], strict=True))
             began = time.perf_counter()
             for destination, source in pairs:
                 np.copyto(destination, source)

@@ -27,7 +27,7 @@ class Daemon:
 
     def client(self, verify: Literal["always", "sampled", "never"] = "sampled") -> Client:
         """As an engine on the same host has it."""
-        return Client(self.child.address, name="bench", verify=verify, direct_reads=True)
+        return Client(self.child.address, name="bench", verify=verify)
 
     def cpu_s(self) -> float:
         """CPU time of all its threads so far."""
