@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,13 @@ from typer.testing import CliRunner, Result
 from tierd import cli
 from tierd.core.errors import InvalidInput
 from tierd.sim.attention_trace import AttentionTrace, attention_trace, read_attention
-from tierd.sim.retention import Plan, best, grouped, retained, sweep
+from tierd.sim.retention import Plan, best, retained, sweep
 from tierd.sim.sparsity import places_for, sparsity
 from tierd_client.errors import InvalidArgument
 from tierd_client.tokens import H2O, SlidingWindow, StreamingLLM, Tova
+
+FROM_SECOND = Plan((), (), warm_up_steps=1)
+FROM_THIRD = Plan((), (), warm_up_steps=2)
 
 GROWING = [
     [0.5, 0.25, 0.25, 0.0, 0.0],
@@ -54,9 +58,9 @@ def test_what_is_held_by_hand() -> None:
     """After a step of warm-up H2O holds places 0 and 2 and the newest, a window its newest, sinks their first."""
     trace = trace_of(GROWING)
     assert trace.places.tolist() == [3, 4, 5]
-    assert retained(trace, H2O(2), 1) == [(0.5 + 0.125 + 0.25 + 0.25 + 0.0 + 0.25) / 2]
-    assert retained(trace, SlidingWindow(2), 1) == [(0.125 + 0.125 + 0.25 + 0.0 + 0.25 + 0.25) / 2]
-    assert retained(trace, StreamingLLM(2, sinks=1), 2) == [0.25 + 0.25 + 0.25]
+    assert retained(trace, H2O(2), FROM_SECOND) == [(0.5 + 0.125 + 0.25 + 0.25 + 0.0 + 0.25) / 2]
+    assert retained(trace, SlidingWindow(2), FROM_SECOND) == [(0.125 + 0.125 + 0.25 + 0.0 + 0.25 + 0.25) / 2]
+    assert retained(trace, StreamingLLM(2, sinks=1), FROM_THIRD) == [0.25 + 0.25 + 0.25]
     assert best(trace, 2, 1) == [(0.75 + 0.5) / 2]
 
 
@@ -64,14 +68,14 @@ def test_all_that_fits_is_retained() -> None:
     """A budget of all places retains all mass, under each sharing that keeps it."""
     trace = drawn()
     for sharing in ("even", "adaptive", "guide"):
-        assert retained(trace, H2O(20, recent=1), 1, sharing) == pytest.approx([1.0] * 3)
+        assert retained(trace, H2O(20, recent=1), FROM_SECOND, sharing) == pytest.approx([1.0] * 3)
 
 
 def test_layers_get_what_they_are_given() -> None:
     """A pyramid's first layer retains more than with an even budget, its last less; equal layers stay equal."""
     layer = drawn(layers=1)
     same = attention_trace("same", np.repeat(layer.weights, 3, axis=1))
-    even, pyramid = (retained(same, Tova(8), 1, sharing) for sharing in ("even", "pyramid"))
+    even, pyramid = (retained(same, Tova(8), FROM_SECOND, sharing) for sharing in ("even", "pyramid"))
     assert even[0] == even[1] == even[2]
     assert pyramid[0] > even[0] > pyramid[2]
     assert pyramid[1] == pytest.approx(even[1])
@@ -81,7 +85,7 @@ def test_heads_share_by_what_they_need() -> None:
     """Where one head attends to one place and another to all, budgets per head retain more of the same sum."""
     sharp, flat = [[1.0, 0, 0, 0, 0, 0, 0, 0]] * 4, [[0.125] * 8] * 4
     trace = trace_of(sharp, flat)
-    even, adaptive = (retained(trace, H2O(4), 1, sharing)[0] for sharing in ("even", "adaptive"))
+    even, adaptive = (retained(trace, H2O(4), FROM_SECOND, sharing)[0] for sharing in ("even", "adaptive"))
     assert even == (1.0 + 0.5) / 2
     assert adaptive == (1.0 + 0.875) / 2
 
@@ -90,8 +94,8 @@ def test_layers_may_split_their_budgets() -> None:
     """With the guide's split the first layer holds its longer window, the last its shorter one."""
     layer = drawn(layers=1)
     same = attention_trace("same", np.repeat(layer.weights, 2, axis=1))
-    longer, shorter = (retained(layer, H2O(8, recent=recent), 1)[0] for recent in (6, 2))
-    assert retained(same, H2O(8, recent=4), 1, "guide") == pytest.approx([longer, shorter])
+    longer, shorter = (retained(layer, H2O(8, recent=recent), FROM_SECOND)[0] for recent in (6, 2))
+    assert retained(same, H2O(8, recent=4), FROM_SECOND, "guide") == pytest.approx([longer, shorter])
 
 
 def test_a_sweep_has_a_row_for_everything_that_means_something() -> None:
@@ -106,11 +110,15 @@ def test_a_sweep_has_a_row_for_everything_that_means_something() -> None:
         assert row.sharing == "adaptive" or row.mean <= most.mean + 1e-6 or row.budget == 4
 
 
-def test_query_heads_as_held_ones() -> None:
-    """Four query heads become two by their mean, and rows are attention again."""
-    trace = grouped(drawn(), 2, "max")
-    assert trace.weights.shape == (12, 3, 2, 20)
-    assert trace.weights.sum(-1) == pytest.approx(np.ones((12, 3, 2)))
+def test_query_heads_that_hold_together() -> None:
+    """Two query heads that hold one set retain, each of its own mass, what the grouping's choice leaves them."""
+    trace = trace_of([[0.5, 0.3, 0.2, 0.0]] * 3, [[0.0, 0.125, 0.25, 0.625]] * 3)
+    together = {
+        grouping: retained(trace, Tova(2), replace(FROM_SECOND, heads=1, grouping=grouping))[0]
+        for grouping in ("mean", "max", "first")
+    }
+    assert together["mean"] == together["max"] == pytest.approx((0.5 + 0.625) / 2)
+    assert together["first"] == pytest.approx((0.8 + 0.125) / 2)
 
 
 def test_where_attention_lies_by_hand() -> None:
@@ -166,6 +174,8 @@ def test_plans_that_do_not_fit_are_refused() -> None:
     """No warm-up, an unknown sharing, an unknown policy: each is refused by name."""
     with pytest.raises(InvalidInput, match="warm_up_steps"):
         sweep(drawn(), Plan(("tova",), (4,), warm_up_steps=12))
+    with pytest.raises(InvalidInput, match="heads"):
+        sweep(drawn(), Plan(("tova",), (4,), heads=3))
     with pytest.raises(InvalidInput, match="sharing"):
         sweep(drawn(), Plan(("tova",), (4,), sharings=("fair",)))
     with pytest.raises(InvalidArgument, match="name"):

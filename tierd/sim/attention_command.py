@@ -41,17 +41,15 @@ def attention(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object on stdout.")] = False,
 ) -> None:
     """How much of recorded attention falls on what policies hold, and where attention lies at all."""
-    from tierd.sim.retention import Plan, grouped
+    from tierd.sim.retention import Plan
     from tierd_client.errors import InvalidArgument
 
     try:
         trace = read_attention(file)
-        if kv_heads:
-            trace = grouped(trace, kv_heads, grouping)
         plan = Plan(
             policies=_words("--policy", policy), budgets=tuple(parse_capacities(budget, int(trace.places[-1]))),
             windows=_numbers("--obs", obs), pools=_numbers("--pool", pool), recent=recent,
-            sharings=_words("--share", share), warm_up_steps=warm_up_steps,
+            sharings=_words("--share", share), warm_up_steps=warm_up_steps, heads=kv_heads, grouping=grouping,
         )
         rows = _swept(trace, plan)
     except (InvalidInput, InvalidArgument) as error:

@@ -20,7 +20,6 @@ from tierd_client.tokens import (
     HeldTokens,
     TokenPolicy,
     adaptive_budgets,
-    group_heads,
     guide_recents,
     policy_of,
     pyramid_budgets,
@@ -52,7 +51,8 @@ class Retained:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is swept: each policy with each budget, each sharing that means something to it, and SnapKV with each of
-    `windows` (its rows) and `pools`. `recent` places are protected where a policy protects any."""
+    `windows` (its rows) and `pools`. `recent` places are protected where a policy protects any. `heads`: held ones
+    per layer, to which query heads are grouped by `grouping`; 0: as many as query heads."""
 
     policies: tuple[str, ...]
     budgets: tuple[int, ...]
@@ -61,18 +61,16 @@ class Plan:
     recent: int = 1
     sharings: tuple[str, ...] = ("even",)
     warm_up_steps: int = 1
-
-
-def grouped(trace: AttentionTrace, heads: int, grouping: str) -> AttentionTrace:
-    """The trace with its query heads as `heads` held ones; rows scaled to sum 1 anew."""
-    steps = [group_heads(torch.from_numpy(step), heads, grouping).numpy() for step in trace.weights]
-    weights = np.stack(steps)
-    return replace(trace, weights=weights / weights.sum(-1, keepdims=True))
+    heads: int = 0
+    grouping: str = "mean"
 
 
 def sweep(trace: AttentionTrace, plan: Plan, advance: Advance = lambda _: None) -> list[Retained]:
     """A row for everything in the plan, and the best that each budget could retain. InvalidInput for a plan that
     does not fit the trace, InvalidArgument as the policies raise it. `advance` is told of each row."""
+    query_heads = trace.weights.shape[2]
+    if plan.heads < 0 or (plan.heads and query_heads % plan.heads):
+        raise InvalidInput("heads", f"{plan.heads} do not divide {query_heads} query heads")
     if not 0 < plan.warm_up_steps < trace.steps:
         raise InvalidInput("warm_up_steps", f"{plan.warm_up_steps} is not from 1 to {trace.steps - 1} steps")
     rows = []
@@ -80,7 +78,7 @@ def sweep(trace: AttentionTrace, plan: Plan, advance: Advance = lambda _: None) 
         rows.append(_row(BEST, {}, budget, "", best(trace, budget, plan.warm_up_steps)))
         for name, parameters, sharing in configurations(plan):
             policy = policy_of(name, **{"budget": budget, **parameters})
-            layers = retained(trace, policy, plan.warm_up_steps, sharing)
+            layers = retained(trace, policy, plan, sharing)
             rows.append(_row(name, parameters, budget, sharing, layers))
             advance(1)
     return rows
@@ -97,15 +95,15 @@ def configurations(plan: Plan) -> list[tuple[str, dict[str, Any], str]]:
     ]
 
 
-def retained(trace: AttentionTrace, policy: TokenPolicy, warm_up_steps: int, sharing: str = "even") -> list[float]:
-    """Share of the mass that a policy retains, per layer."""
+def retained(trace: AttentionTrace, policy: TokenPolicy, plan: Plan, sharing: str = "even") -> list[float]:
+    """Share of the query heads' mass that a policy retains, per layer; of the plan it takes warm-up and heads."""
     layers = trace.weights.shape[1]
     if sharing != "guide":
-        return _replayed(trace, policy, warm_up_steps, sharing)
+        return _replayed(trace, policy, plan, sharing)
     parts = [replace(trace, weights=trace.weights[:, layer : layer + 1]) for layer in range(layers)]
     policies = [policy_of(policy.name, **(vars(policy) | {"recent": one}))
                 for one in guide_recents(policy.budget, layers)]
-    return [_replayed(*pair, warm_up_steps, "even")[0] for pair in zip(parts, policies, strict=True)]
+    return [_replayed(*pair, plan, "even")[0] for pair in zip(parts, policies, strict=True)]
 
 
 def best(trace: AttentionTrace, budget: int, warm_up_steps: int) -> list[float]:
@@ -114,24 +112,25 @@ def best(trace: AttentionTrace, budget: int, warm_up_steps: int) -> list[float]:
     return [float(layer) for layer in counted.sum(-1).mean((0, 2))]
 
 
-def _replayed(trace: AttentionTrace, policy: TokenPolicy, warm_up_steps: int, sharing: str) -> list[float]:
-    _, layers, heads, _ = trace.weights.shape
-    held = HeldTokens(policy, layers, heads)
+def _replayed(trace: AttentionTrace, policy: TokenPolicy, plan: Plan, sharing: str) -> list[float]:
+    _, layers, query_heads, _ = trace.weights.shape
+    held = HeldTokens(policy, layers, plan.heads or query_heads, grouping=plan.grouping)
     counted = []
     for step, places in enumerate(trace.places.tolist()):
         if places > held.appended:
             held.append(places - held.appended)
         seen = _on_held(torch.from_numpy(trace.weights[step]), held.positions)
-        if step >= warm_up_steps:
+        if step >= plan.warm_up_steps:
             counted.append(seen.sum(-1).mean(-1))
         held.observe(seen)
-        if step + 1 >= warm_up_steps:
+        if step + 1 >= plan.warm_up_steps:
             held.evict(_target(held, sharing))
     return [float(layer) for layer in torch.stack(counted).mean(0)]
 
 
 def _on_held(weights: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """The weights [layers, heads, places] of the held places, 0 on padding."""
+    """The weights [layers, query heads, places] of the held places, 0 on padding."""
+    positions = positions.repeat_interleave(weights.shape[1] // positions.shape[1], 1)
     return weights.gather(-1, positions.clamp(min=0).long()).masked_fill(positions < 0, 0.0)
 
 

@@ -30,6 +30,6 @@ def block_mass(weights: Tensor, block_tokens: int, *, over: str = "mean") -> Ten
     size = count("block_tokens", block_tokens, 1, TOKENS_MAX)
     choice("over", over, OVER)
     padded = torch.nn.functional.pad(weights.float(), (0, -weights.shape[-1] % size))
-    blocks = padded.unflatten(-1, (-1, size)).sum(-1)
-    mass = blocks.mean((0, 1)) if over == "mean" else blocks.amax((0, 1))
+    blocks = padded.reshape(*weights.shape[:2], -1, size).sum(-1)
+    mass: Tensor = blocks.mean((0, 1)) if over == "mean" else blocks.amax((0, 1))
     return mass / mass.sum().clamp(min=1.0)
