@@ -192,7 +192,7 @@ def test_json_is_alone_on_stdout(trace_file: Path) -> None:
     assert list(rows[0]) == [
         "trace", "policy", "capacity_blocks", "accesses", "block_hits", "prefix_hits", "evictions",
         "self_evictions", "block_percent", "prefix_percent", "gap_closed", "tokens_saved_per_gib",
-        "seconds_saved_per_gib", "moved_bytes",
+        "seconds_saved_per_gib", "tiers", "moved_bytes",
     ]
     assert rows[0]["trace"] == "small.jsonl"
     assert rows[0]["accesses"] == 60
@@ -212,6 +212,12 @@ def test_table_names_policies_and_rates(trace_file: Path) -> None:
         (["--capacity", "nine"], "--capacity"), (["--policy", "lfru"], "lfru"),
         (["--policy", "lrfu(beta=1)"], "policy.beta"), (["--warm-up", "100%"], "--warm-up"),
         (["--policy", "lrfu", "--unpinned"], "--unpinned"), (["--arrivals", "nowhere.csv"], "nowhere.csv"),
+        (["--hbm", "x"], "'x'"), (["--setting", "colour=1"], "colour"),
+        (["--setting", "spill_high"], "spill_high"),
+        (["--setting", "spill_high=much"], "spill_high"), (["--setting", "spill_low=nan"], "spill_low"),
+        (["--setting", "max_moves=0"], "max_moves"), (["--policy", "lru", "--unpinned", "--spill", "5"], "tier"),
+        (["--setting", "spill_low=0.9", "--setting", "spill_high=0.5"], "spill_low"),
+        (["--setting", "spill_write=sometimes", "--spill", "5"], "spill_write"),
     ],
 )
 def test_bad_options_are_named(trace_file: Path, arguments: list[str], named: str) -> None:

@@ -24,7 +24,8 @@ CHATS = "chained-zipf(requests=150,prompts=20,most_prompt_blocks=8,most_turn_blo
 
 
 def row(policy: str, prefix_hits: int, capacity: int = 10) -> Row:
-    return Row("made up", policy, capacity, 100, prefix_hits, prefix_hits, 0, 0, 16, {"engine>host": 7})
+    moved = {"engine>host": 7}
+    return Row("made up", policy, capacity, 100, prefix_hits, prefix_hits, 0, 0, 16, moved, {}, capacity)
 
 
 def run_command(*arguments: str) -> Result:

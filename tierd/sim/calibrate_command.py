@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tierd.core.errors import InvalidInput
 from tierd.core.policy.registry import POLICIES
+from tierd.plugins import offer_policies
 from tierd.sim.calibrate import Verdict, candidates, grids, judge
 from tierd.sim.calibrate_report import map_of, print_verdict, verdicts_as_json, worths_as_json, worths_table
 from tierd.sim.command import first_counted, load_trace, write
@@ -49,6 +50,7 @@ def calibrate(
 ) -> None:
     """Sweeps the parameters of a policy on the first half of a trace and judges the best on the second."""
     console = Console()
+    offer_policies()
     try:
         trace = load_trace(source)
         capacities = parse_capacities(capacity, trace.distinct)

@@ -12,9 +12,10 @@ from tierd.core.errors import InvalidInput
 from tierd.plugins import offer_policies
 from tierd.sim.plots import hit_rates
 from tierd.sim.replay import check_policy, parse_capacities
-from tierd.sim.report import as_csv, as_json, as_table, progress
+from tierd.sim.report import as_csv, as_json, as_table, as_tier_table, progress
 from tierd.sim.rows import KV_BYTES_PER_TOKEN, PREFILL_TOKENS_PER_S, Costs, Row, row_of
 from tierd.sim.study import Task, most_jobs, play_all
+from tierd.sim.tiers import ONE_TIER, SETTABLE, Tiers, parse_settings
 from tierd.sim.traces import Trace, read_trace, with_arrivals
 from tierd.sim.workloads import is_workload, make_trace
 
@@ -40,6 +41,14 @@ def sim(
         "--unpinned", help="Let a request push out its own blocks, and break ties by block number: a study of what "
         "simulations without pinning report.",
     )] = False,
+    hbm: Annotated[str, typer.Option(help="Capacity of an HBM tier above the host tier, as --capacity.")] = "",
+    spill: Annotated[str, typer.Option(help="Capacity of a spill tier below it.")] = "",
+    prefetch: Annotated[
+        int, typer.Option(min=0, max=64, help="Bring a request's blocks up so many requests before it comes.")
+    ] = 0,
+    setting: Annotated[
+        list[str] | None, typer.Option(help=f"Of the engine, name=value. Repeatable: {', '.join(SETTABLE)}.")
+    ] = None,
     arrivals: Annotated[
         Path | None, typer.Option(help="CSV with a column TIMESTAMP (Azure): when the requests come.")
     ] = None,
@@ -59,9 +68,11 @@ def sim(
     offer_policies()
     try:
         trace = load_trace(source, arrivals)
-        rows = _rows(
-            trace, policy or list(DEFAULT_POLICIES), capacity, first_counted(trace, warm_up), not unpinned, jobs
-        )
+        tiers = _tiers(trace, hbm, spill, prefetch, setting or [])
+        if unpinned and tiers != ONE_TIER:
+            raise InvalidInput("--unpinned", "goes with one tier and no settings")
+        tasks = _tasks(trace, policy or list(DEFAULT_POLICIES), capacity, not unpinned, tiers)
+        rows = _rows(trace, tasks, first_counted(trace, warm_up), jobs)
         for file, drawn in ((csv, as_csv(rows, costs)), (plot, hit_rates(rows))):
             write(file, drawn)
     except InvalidInput as error:
@@ -71,6 +82,8 @@ def sim(
         typer.echo(as_json(rows, costs))
     else:
         Console().print(as_table(rows, costs))
+        if any(row.tier_hits for row in rows):
+            Console().print(as_tier_table(rows, costs))
 
 
 def write(file: Path | None, text: str) -> None:
@@ -100,17 +113,27 @@ def first_counted(trace: Trace, warm_up: str) -> int:
     return int(share * trace.requests)
 
 
-def _rows(
-    trace: Trace, policies: list[str], capacity: str, first: int, pinned: bool, jobs: int
-) -> list[Row]:
-    """A row for each policy and capacity, the policies outermost."""
-    capacities = parse_capacities(capacity, trace.distinct)
+def _tiers(trace: Trace, hbm: str, spill: str, prefetch: int, settings: list[str]) -> Tiers:
+    def blocks(text: str) -> int:
+        return parse_capacities(text, trace.distinct)[0] if text else 0
+
+    tiers = Tiers(blocks(hbm), blocks(spill), prefetch, parse_settings(settings))
+    tiers.engine_settings()
+    return tiers
+
+
+def _tasks(trace: Trace, policies: list[str], capacity: str, pinned: bool, tiers: Tiers) -> list[Task]:
+    """A replay for each policy and capacity, the policies outermost."""
     for policy in policies:
         check_policy(policy, pinned=pinned)
-    tasks = [Task(policy, blocks, pinned) for policy in policies for blocks in capacities]
+    capacities = parse_capacities(capacity, trace.distinct)
+    return [Task(policy, blocks, pinned, tiers=tiers) for policy in policies for blocks in capacities]
+
+
+def _rows(trace: Trace, tasks: list[Task], first: int, jobs: int) -> list[Row]:
     with progress(trace.accesses * len(tasks), f"replaying {trace.name}") as advance:
         counted = play_all(trace, tasks, jobs or most_jobs(), advance)
     return [
-        row_of(trace, task.policy, task.capacity, played, first)
+        row_of(trace, task.policy, task.capacity, played, first, task.tiers.hbm + task.tiers.spill)
         for task, played in zip(tasks, counted, strict=True)
     ]

@@ -26,6 +26,8 @@ class Played:
     self_evictions: int = 0
     moved: dict[str, int] = field(default_factory=dict)
     """Blocks by edge, `engine>host` for those that came in."""
+    tiers: dict[str, Played] = field(default_factory=dict)
+    """Hits of each tier, where there is more than one: of a block in the uppermost that has it."""
 
     @classmethod
     def of(cls, trace: Trace) -> Played:

@@ -38,6 +38,7 @@ from tierd.sim.keyed import Memory, has_static_order, replay_keyed
 from tierd.sim.played import Advance, Played
 from tierd.sim.rows import BELADY, row_of
 from tierd.sim.rows import Row as Row
+from tierd.sim.tiers import ONE_TIER, Tiers, replay_tiers
 from tierd.sim.traces import BLOCK_TOKENS, Trace, identities_of
 from tierd_client.format import U8Array
 from tierd_client.hits import HitRule
@@ -60,15 +61,18 @@ def check_policy(spec: str, *, pinned: bool = True) -> None:
 
 def play(
     trace: Trace, policy: str, capacity: int, advance: Advance = lambda _: None,
-    *, pinned: bool = True, memory: Memory | None = None,
+    *, pinned: bool = True, memory: Memory | None = None, tiers: Tiers = ONE_TIER,
 ) -> Played:
     """Replays the whole trace through one policy (`belady`: the offline optimum) at one capacity.
 
     `memory`: what becomes of the records of evicted blocks; the policy's own `persist` says it for None. What is
-    unpinned or frozen is not the engine's, but that of `tierd.sim.keyed`.
+    unpinned or frozen is not the engine's, but that of `tierd.sim.keyed`. `tiers`: others beside the host tier; the
+    optimum is that of one as large as all of them.
     """
     if policy.strip() == BELADY:
-        return replay_optimum(trace, capacity, advance)
+        return replay_optimum(trace, capacity + tiers.hbm + tiers.spill, advance)
+    if tiers != ONE_TIER:
+        return replay_tiers(trace, policy, capacity, tiers, advance)
     if pinned and memory is None:
         return _replay_engine(trace, policy, capacity, advance)
     memory = memory or ("ageing" if parse(policy).common.persist else "reset")

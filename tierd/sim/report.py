@@ -8,13 +8,14 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tierd.sim.played import Advance
-from tierd.sim.rows import Costs, Row, as_record, gap_closed
+from tierd.sim.rows import GIB, Costs, Row, as_record, gap_closed
 
 _QUIET_S = 2.0
 """A bar is shown only for work that takes longer."""
@@ -26,17 +27,20 @@ def as_json(rows: Sequence[Row], costs: Costs) -> str:
 
 
 def as_csv(rows: Sequence[Row], costs: Costs) -> str:
-    """The same fields, a column for each edge along which bytes moved."""
-    records = [as_record(row, rows, costs) for row in rows]
-    edges = sorted({edge for record in records for edge in record["moved_bytes"]})
+    """The same fields, a column for each tier's hits and each edge along which bytes moved."""
+    records = [_flat(as_record(row, rows, costs)) for row in rows]
     text = io.StringIO()
-    fields = [field for field in records[0] if field != "moved_bytes"]
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow([*fields, *(f"bytes {edge}" for edge in edges)])
-    for record in records:
-        moved = record["moved_bytes"]
-        table.writerow([*(record[field] for field in fields), *(moved.get(edge, "") for edge in edges)])
+    fields = list(dict.fromkeys(field for record in records for field in record))
+    table = csv.DictWriter(text, fields, lineterminator="\n")
+    table.writeheader()
+    table.writerows(records)
     return text.getvalue()
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    tiers, moved = record.pop("tiers"), record.pop("moved_bytes")
+    hits = {f"{tier} {kind}": value for tier, of in tiers.items() for kind, value in of.items()}
+    return record | hits | {f"bytes {edge}": value for edge, value in moved.items()}
 
 
 def as_table(rows: Sequence[Row], costs: Costs) -> Table:
@@ -55,6 +59,23 @@ def as_table(rows: Sequence[Row], costs: Costs) -> Table:
             "" if closed is None else f"{closed:.1%}",
             f"{row.self_evictions:,}", f"{costs.seconds_per_gib(row):,.1f}",
         )
+    return table
+
+
+def as_tier_table(rows: Sequence[Row], costs: Costs) -> Table:
+    """Prefix hits of each tier in percent of all block accesses, and GiB along each edge."""
+    tiers = list(dict.fromkeys(tier for row in rows for tier in row.tier_hits))
+    table = Table(title="prefix hits by tier, %", box=None, pad_edge=False, header_style="bold")
+    table.add_column("policy", overflow="fold")
+    for column in ("capacity", *tiers):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("GiB moved", overflow="fold")
+    for row in rows:
+        hits = [row.tier_hits.get(tier) for tier in tiers]
+        gib = costs.block_bytes(row) / GIB
+        moved = ", ".join(f"{edge} {blocks * gib:,.0f}" for edge, blocks in row.moved_blocks.items())
+        rates = ["" if one is None else f"{100 * one[1] / max(1, row.accesses):.2f}" for one in hits]
+        table.add_row(row.policy, f"{row.capacity_blocks:,}", *rates, moved)
     return table
 
 

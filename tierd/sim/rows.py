@@ -31,6 +31,10 @@ class Row:
     block_tokens: int
     moved_blocks: dict[str, int] = field(default_factory=dict)
     """By edge, `engine>host` and so on."""
+    tier_hits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Block hits and prefix hits of each tier, where there is more than one."""
+    blocks_in_all: int = 0
+    """Capacity of all tiers together."""
 
     @property
     def prefix_percent(self) -> float:
@@ -49,8 +53,8 @@ class Costs:
     prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S
 
     def tokens_per_gib(self, row: Row) -> float:
-        """Tokens of prefill that a GiB of the tier has saved over the trace."""
-        gib = row.capacity_blocks * row.block_tokens * self.kv_bytes_per_token / GIB
+        """Tokens of prefill that a GiB of the tiers has saved over the trace."""
+        gib = row.blocks_in_all * row.block_tokens * self.kv_bytes_per_token / GIB
         return row.prefix_hits * row.block_tokens / gib
 
     def seconds_per_gib(self, row: Row) -> float:
@@ -60,12 +64,19 @@ class Costs:
         return row.block_tokens * self.kv_bytes_per_token
 
 
-def row_of(trace: Trace, policy: str, capacity: int, played: Played, first: int = 0) -> Row:
-    """Sums up what was counted from the request `first` on; evictions and moves are of the whole trace."""
+def row_of(
+    trace: Trace, policy: str, capacity: int, played: Played, first: int = 0, below_and_above: int = 0
+) -> Row:
+    """Sums up what was counted from the request `first` on; evictions and moves are of the whole trace.
+    `below_and_above`: blocks that fit into other tiers than the host tier."""
+    tier_hits = {
+        name: (int(of.block_hits[first:].sum()), int(of.prefix_hits[first:].sum()))
+        for name, of in played.tiers.items()
+    }
     return Row(
         trace.name, policy, capacity, int(trace.asked[first:].sum()), int(played.block_hits[first:].sum()),
         int(played.prefix_hits[first:].sum()), played.evictions, played.self_evictions, trace.block_tokens,
-        dict(played.moved),
+        dict(played.moved), tier_hits, capacity + below_and_above,
     )
 
 
@@ -90,5 +101,9 @@ def as_record(row: Row, rows: Sequence[Row], costs: Costs) -> dict[str, Any]:
         "gap_closed": None if closed is None else round(closed, 4),
         "tokens_saved_per_gib": round(costs.tokens_per_gib(row), 1),
         "seconds_saved_per_gib": round(costs.seconds_per_gib(row), 3),
+        "tiers": {
+            name: {"block_hits": block_hits, "prefix_hits": prefix_hits}
+            for name, (block_hits, prefix_hits) in row.tier_hits.items()
+        },
         "moved_bytes": {edge: blocks * costs.block_bytes(row) for edge, blocks in row.moved_blocks.items()},
     }

@@ -18,6 +18,7 @@ from tierd.plugins import offer_policies
 from tierd.sim.keyed import Memory
 from tierd.sim.played import Advance, Played
 from tierd.sim.replay import play
+from tierd.sim.tiers import ONE_TIER, Tiers
 from tierd.sim.traces import Trace
 
 TOLD_EVERY = 4_096
@@ -41,6 +42,7 @@ class Task:
     capacity: int
     pinned: bool = True
     memory: Memory | None = None
+    tiers: Tiers = ONE_TIER
 
 
 def most_jobs() -> int:
@@ -71,7 +73,9 @@ def play_all(
 
 
 def _play(trace: Trace, task: Task, advance: Advance) -> Played:
-    return play(trace, task.policy, task.capacity, advance, pinned=task.pinned, memory=task.memory)
+    return play(
+        trace, task.policy, task.capacity, advance, pinned=task.pinned, memory=task.memory, tiers=task.tiers
+    )
 
 
 def _follow(futures: Sequence[Future[Played]], done: Synchronized[int], advance: Callable[[int], None]) -> None:
