@@ -120,10 +120,10 @@ class Order(RuleBasedStateMachine):
     @rule(rows=subsets)
     def announce(self, rows: set[int]) -> None:
         """Room is about to be made for blocks that are not in the tier."""
-        ids = self.catalog.identity[array(rows - self.inside)]
-        self.index.expect(ids)
+        places = array(rows - self.inside)
+        self.index.expect(self.catalog.identity, places)
         if self.plain:
-            self.plain.expect(ids)
+            self.plain.expect(self.catalog.identity, places)
 
     @rule(steps=st.integers(1, 30))
     def time_passes(self, steps: int) -> None:

@@ -100,7 +100,7 @@ def _let_in(
     if not command.retry:
         count_followers(state, blocks, rows)
     count_existing(state, sequence, rows, outcomes)
-    tier.victims.expect(blocks.ids.take(wanted, axis=0))
+    tier.victims.expect(blocks.ids, wanted)
     room, fitting = _make_room(state, tier, command, rows, wanted)
     granted = wanted[: rows_for(state, blocks, rows, wanted[: len(room.addresses)])]
     tier.copies.give_back(command.block_bytes, room.addresses[len(granted) :])

@@ -1,9 +1,9 @@
 """Choosing victims by queues that the policy keeps (tierd/core/policy/queues.py), in one tier.
 
-Each queue is a heap of (standing, key, number, row, token). Whoever joins a queue gets the next number, so that
-it is the last of its standing and key; of several that join at once, the deeper come first. A block that may not
-go now keeps its number while it is out. A choice whose rows are all put back was none: whoever was passed over
-stands where it stood.
+Each queue is a heap of (standing, key, joined, row, token). Whoever joins a queue is the last of its standing and
+key; of several that join in one step, the deeper come first, so that of a request the tail goes before the head.
+A block that may not go now keeps its place while it is out. A choice whose rows are all put back was none:
+whoever was passed over stands where it stood.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ COMPACT_ABOVE = 4096
 NO_STANDING = 1 << 20
 """Of a queue in which nothing may go now."""
 
-Entry = tuple[int, float, int, int, int]
-"""(standing, key, number, row, token)."""
+Joined = tuple[int, int, int]
+"""(step, -position, number): when a block joined its queue. Who is passed over joins before all that come."""
+Entry = tuple[int, float, Joined, int, int]
+"""(standing, key, joined, row, token)."""
+_BEFORE_ALL = -(1 << 40)
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class _Choice:
 
     turn: int
     rows: dict[int, bytes] = field(default_factory=dict)
-    passed: list[tuple[int, Spot, int]] = field(default_factory=list)
+    passed: list[tuple[int, Spot, Joined]] = field(default_factory=list)
 
 
 class QueueOrder(Victims):
@@ -47,8 +50,8 @@ class QueueOrder(Victims):
         self._catalog, self._queues = catalog, policy.queues()
         self._heaps: list[list[Entry]] = [[] for _ in range(self._queues.count)]
         self._counts = Counts([0] * self._queues.count)
-        self._inside: dict[int, tuple[Spot, int]] = {}
-        """Row in the tier -> where it stands, and its number."""
+        self._inside: dict[int, tuple[Spot, Joined]] = {}
+        """Row in the tier -> where it stands, and since when."""
         self._met = np.zeros(catalog.capacity, np.uint32)
         """Accesses of each row when it was last looked at."""
         self._chosen: dict[int, bytes] = {}
@@ -56,16 +59,18 @@ class QueueOrder(Victims):
         self._choices: list[_Choice] = []
         """Those that can be taken back, the latest last."""
         self._expected: dict[bytes, None] = {}
-        self._next = 0
+        self._step = self._next = 0
+        """The latest step of an access or a choice; the next number."""
 
     def load(self, rows: I64Array) -> None:
         for row in sorted(rows.tolist(), key=self._rows.place):
+            self._step = int(self._catalog.last[row])
             self._join(row, self._queues.enter_at_start(self._identity(row), int(self._catalog.touches[row])))
         self._counts.most = len(self._inside)
         self._look(rows)
 
-    def expect(self, ids: U8Array) -> None:
-        packed = np.ascontiguousarray(ids).tobytes()
+    def expect(self, ids: U8Array, places: I64Array) -> None:
+        packed = ids.take(places, axis=0).tobytes()
         width = self._catalog.identity.shape[1]
         self._expected = dict.fromkeys(packed[at : at + width] for at in range(0, len(packed), width))
         for identity in self._expected:
@@ -74,6 +79,7 @@ class QueueOrder(Victims):
     def insert(self, rows: I64Array) -> None:
         self._choices.clear()
         touches = self._catalog.touches
+        self._step = max(self._step, int(self._catalog.last[rows].max(initial=0)))
         for row in sorted(rows.tolist(), key=self._rows.place):
             self._unchoose(row)
             if row not in self._inside:
@@ -108,7 +114,8 @@ class QueueOrder(Victims):
     def choose(
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
     ) -> list[int]:
-        del now, lets  # the order does not change with time, and such a policy stores all
+        del lets  # such a policy stores all
+        self._step = max(self._step, now.step)
         choice = _Choice(self._queues.turn)
         while len(choice.rows) < count and (row := self._next_victim(choice, protection)) != NONE:
             if (parent := self._catalog.parent_of(row)) != NO_ROW:
@@ -125,15 +132,15 @@ class QueueOrder(Victims):
         newcomer = next(iter(self._expected), b"")
         while (queue := self._queue_to_look_in(protection, newcomer)) != NONE:
             *_, row, _ = heappop(self._heaps[queue])
-            spot, number = self._inside[row]
+            spot, joined = self._inside[row]
             self._counts.lengths[queue] -= 1
             onward = self._queues.pass_over(spot)
             if onward is None:
                 self._expected.pop(newcomer, None)
                 choice.rows[row] = self._chosen[row] = newcomer
                 return row
-            choice.passed.append((row, spot, number))
-            self._join(row, onward)
+            choice.passed.append((row, spot, joined))
+            self._join(row, onward, _BEFORE_ALL)
             self._push(np.array([row]))
         return NONE
 
@@ -164,17 +171,18 @@ class QueueOrder(Victims):
             self._counts.lengths[self._inside[row][0].queue] += 1
 
     def _access(self, row: int) -> None:
-        spot, number = self._inside[row]
+        spot, joined = self._inside[row]
         after = self._queues.accessed(spot)
         if self._queues.moves_when_accessed:
             self._counts.lengths[spot.queue] -= 1
             self._join(row, after)
         else:
-            self._inside[row] = after, number
+            self._inside[row] = after, joined
 
-    def _join(self, row: int, spot: Spot) -> None:
-        """Gives a row the last number of a queue."""
-        self._inside[row] = spot, self._next
+    def _join(self, row: int, spot: Spot, depth: int | None = None) -> None:
+        """A row joins a queue, as the last but for those that are less deep and join in this step."""
+        depth = -int(self._catalog.position[row]) if depth is None else depth
+        self._inside[row] = spot, (self._step, depth, self._next)
         self._counts.lengths[spot.queue] += 1
         self._next += 1
 
@@ -189,9 +197,9 @@ class QueueOrder(Victims):
         tokens = self._rows.renew(rows).tolist()
         standing = standings(self._catalog, rows).tolist()
         for first, row, token in zip(standing, rows.tolist(), tokens, strict=True):
-            spot, number = self._inside[row]
+            spot, joined = self._inside[row]
             heap = self._heaps[spot.queue]
-            heappush(heap, (first, spot.key, number, row, token))
+            heappush(heap, (first, spot.key, joined, row, token))
             if len(heap) > 2 * self._rows.members + COMPACT_ABOVE:
                 heap[:] = [entry for entry in heap if self._rows.valid(entry[3], entry[4])]
                 heapify(heap)
@@ -200,10 +208,10 @@ class QueueOrder(Victims):
         self._queues.turn = choice.turn
         newcomers = filter(None, choice.rows.values())
         self._expected = dict.fromkeys([*newcomers, *self._expected])
-        for row, spot, number in reversed(choice.passed):
+        for row, spot, joined in reversed(choice.passed):
             self._counts.lengths[self._inside[row][0].queue] -= 1
             self._counts.lengths[spot.queue] += 1
-            self._inside[row] = spot, number
+            self._inside[row] = spot, joined
         self._push(np.array([row for row, _, _ in choice.passed if not self.out[row]], np.int64))
 
     def _identity(self, row: int) -> bytes:

@@ -40,10 +40,10 @@ class Victims(Protocol):
         """Takes in distinct rows at the start, whenever they came."""
         self.insert(rows)
 
-    def expect(self, ids: U8Array) -> None:
-        """Blocks that are not in the tier are about to come in; told before room is made for them. Records tell an
-        order of ranks all that it needs."""
-        del ids
+    def expect(self, ids: U8Array, places: I64Array) -> None:
+        """The ids at these places are not in the tier, and about to come in; told before room is made for them.
+        Records tell an order of ranks all that it needs."""
+        del ids, places
 
     def insert(self, rows: I64Array) -> None:
         """Takes in distinct rows, or moves those that are in to where statistics and standing now put them."""

@@ -23,7 +23,7 @@ class _Block:
 
     identity: bytes
     spot: Spot
-    number: int
+    joined: tuple[int, int, int]
     met: int
     newcomer: bytes | None = None
 
@@ -35,26 +35,27 @@ class PlainQueues(Victims):
         self.out = np.zeros(catalog.capacity, bool)
         self._catalog, self._children, self._queues = catalog, children, policy.queues()
         self._blocks: dict[int, _Block] = {}
-        self._most = self._next = 0
+        self._most = self._next = self._step = 0
         self._expected: list[bytes] = []
-        self._before: list[tuple[set[int], int, list[bytes], dict[int, tuple[Spot, int]]]] = []
+        self._before: list[tuple[set[int], int, list[bytes], dict[int, tuple[Spot, tuple[int, int, int]]]]] = []
         """Before each choice that can be taken back: its rows, turn, who was expected, where each block stood."""
 
-    def expect(self, ids: U8Array) -> None:
-        self._expected = list(dict.fromkeys(one.tobytes() for one in ids))
+    def expect(self, ids: U8Array, places: I64Array) -> None:
+        self._expected = list(dict.fromkeys(ids[place].tobytes() for place in places.tolist()))
         for identity in self._expected:
             self._queues.expect(identity, self._counts())
 
     def insert(self, rows: I64Array) -> None:
         self._before.clear()
         catalog = self._catalog
+        self._step = max([self._step, *catalog.last[rows].tolist()])
         depth = -catalog.position[rows].astype(np.int64)
         names = [catalog.identity[row].tobytes() for row in rows.tolist()]
         for _, _, identity, row in sorted(zip(catalog.last[rows], depth, names, rows.tolist(), strict=True)):
             touches = int(catalog.touches[row])
             if row not in self._blocks:
                 self._expected = [one for one in self._expected if one != identity]
-                self._join(row, _Block(identity, self._queues.enter(identity, self._counts()), 0, touches))
+                self._join(row, _Block(identity, self._queues.enter(identity, self._counts()), (0, 0, 0), touches))
             elif touches != self._blocks[row].met:
                 self._access(row)
             self._blocks[row].met, self._blocks[row].newcomer = touches, None
@@ -74,14 +75,15 @@ class PlainQueues(Victims):
                 self._blocks[row].newcomer = None
         while self._before and all(self._blocks[row].newcomer is None for row in self._before[-1][0]):
             _, self._queues.turn, self._expected, places = self._before.pop()
-            for row, (spot, number) in places.items():
-                self._blocks[row].spot, self._blocks[row].number = spot, number
+            for row, (spot, joined) in places.items():
+                self._blocks[row].spot, self._blocks[row].joined = spot, joined
 
     def choose(
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
     ) -> list[int]:
-        del now, lets
-        places = {row: (block.spot, block.number) for row, block in self._blocks.items()}
+        del lets
+        self._step = max(self._step, now.step)
+        places = {row: (block.spot, block.joined) for row, block in self._blocks.items()}
         before = self._queues.turn, list(self._expected), places
         chosen: list[int] = []
         while len(chosen) < count and (row := self._victim(protection)) is not None:
@@ -104,7 +106,7 @@ class PlainQueues(Victims):
             queue = next(q for q in order if any(self._blocks[row].spot.queue == q for row in able))
             row = min(
                 (row for row in able if self._blocks[row].spot.queue == queue),
-                key=lambda row: (self._blocks[row].spot.key, self._blocks[row].number),
+                key=lambda row: (self._blocks[row].spot.key, self._blocks[row].joined),
             )
             block = self._blocks.pop(row)
             onward = self._queues.pass_over(block.spot)
@@ -112,7 +114,7 @@ class PlainQueues(Victims):
                 self._blocks[row] = block
                 return row
             block.spot = onward
-            self._join(row, block)
+            self._join(row, block, first=True)
         return None
 
     def _may_go(self, row: int, protection: Protection) -> bool:
@@ -125,8 +127,10 @@ class PlainQueues(Victims):
         if self._queues.moves_when_accessed:
             self._join(row, block)
 
-    def _join(self, row: int, block: _Block) -> None:
-        block.number, self._next = self._next, self._next + 1
+    def _join(self, row: int, block: _Block, *, first: bool = False) -> None:
+        """`first`: before all that come in this step, the deeper of which stand before the others."""
+        depth = -(1 << 50) if first else -int(self._catalog.position[row])
+        block.joined, self._next = (self._step, depth, self._next), self._next + 1
         self._blocks[row] = block
 
     def _counts(self) -> Counts:
