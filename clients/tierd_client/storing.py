@@ -33,7 +33,7 @@ ABSENT, STALE = 5, 7
 """Outcomes of a Store that no put has: what is absent is written next, what is stale was not published."""
 _OUTCOMES: dict[int, PutOutcome] = {
     **{int(one): one for one in (PutOutcome.STORED, PutOutcome.EXISTS, PutOutcome.BUSY, PutOutcome.FULL)},
-    int(PutOutcome.DUPLICATE): PutOutcome.DUPLICATE, STALE: PutOutcome.PENDING,
+    **{int(one): one for one in (PutOutcome.DUPLICATE, PutOutcome.DECLINED)}, STALE: PutOutcome.PENDING,
 }
 
 _NOTHING_DONE = (InvalidArgument, NotFound, FailedPrecondition, LimitReached)
@@ -139,7 +139,7 @@ class StockedPut:
             generations=[slot.generation for slot in slots], checksums=[checksum for _, checksum in each],
             tier=tier_number(self._kind.tier), sequence=self._batch.sequence, priority=self._batch.priority,
             further=further, slots_max=self._most, spare_slots=min(self._used, self._session.info.max_ids),
-            timeout_ms=wait.left_ms())
+            timeout_ms=wait.left_ms(), knows_declined=True)
         filed = _Filed(self._magazine, self._kind, slots)
         reply = await filed.send(self._session, request, wait.left_s())
         self._settle(reply)

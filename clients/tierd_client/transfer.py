@@ -111,7 +111,7 @@ class SharedTransfer:
     async def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
         request = blocks_pb2.ReserveRequest(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
-            timeout_ms=wait.left_ms(), priority=batch.priority)
+            timeout_ms=wait.left_ms(), priority=batch.priority, knows_declined=True)
         reply = await taking(self._session, "Reserve", request, wait.left_s())
         if not len(reply.outcomes) == len(reply.addresses) == len(reply.generations) == len(batch):
             raise BrokenPeer("Reserve: the reply is not parallel to the ids")
@@ -210,7 +210,8 @@ class StreamTransfer:
         checksums = await Work(lambda: [checksum_of(block) for block in host])
         header = blocks_pb2.PutHeader(
             session=self._session.id, blocks=batch.blocks, tier=tier_number(tier), sequence=batch.sequence,
-            timeout_ms=wait.left_ms(), priority=batch.priority, checksums=checksums)
+            timeout_ms=wait.left_ms(), priority=batch.priority, checksums=checksums,
+            knows_declined=True)
         reply = await self._session.call("Put", _messages(header, host), wait.left_s())
         if len(reply.outcomes) != len(batch):
             raise BrokenPeer("Put: the reply is not parallel to the ids")

@@ -35,6 +35,7 @@ def stats(address: Address = None, as_json: AsJson = False) -> None:
     _print_bytes(found)
     _print_counts(found)
     _print_spill(found)
+    _print_shed(found)
     typer.echo(
         f"\n{found.identities} identities, {found.ghosts} ghosts, {found.sessions} sessions, "
         f"{found.sequences} sequences, {found.leases} leases, {found.moves_in_flight} moves under way, "
@@ -67,11 +68,14 @@ def _print_counts(found: Occupancy) -> None:
 def _print_spill(found: Occupancy) -> None:
     """What only the spill tier has, where there is something to say."""
     spill = found.tiers[Tier.SPILL]
-    shed = ", ".join(f"{reason} {count}" for reason, count in sorted(spill.shed_total.items()) if count)
     if spill.found_blocks:
         typer.echo(f"\n{spill.found_blocks} of the spill tier's blocks were stored by other daemons")
-    if shed:
-        typer.echo(f"\nnot stored in the spill tier: {shed}")
+
+
+def _print_shed(found: Occupancy) -> None:
+    for tier, one in sorted(found.tiers.items()):
+        if shed := ", ".join(f"{reason} {count}" for reason, count in sorted(one.shed_total.items()) if count):
+            typer.echo(f"\nnot stored in the {tier.name.lower()} tier: {shed}")
 
 
 def namespaces(

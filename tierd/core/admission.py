@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tierd.core.gaps import CLASS_MASK, bin_of, never_seen
+from tierd.core.gaps import CLASS_MASK, FOLLOWERS_SHIFT, bin_of, never_seen
 from tierd.core.messages import Ids
 from tierd.core.state import State, TierState
+from tierd.core.touching import touch_kept_out
+from tierd.core.underway import Sequence
 from tierd_client.format import I64Array
 
 THETA = 0.7
@@ -51,6 +53,24 @@ class Admission:
 def admits_by_index(state: State, tier: TierState) -> bool:
     """Whether newcomers of a tier may be declined: where something would be dropped for them."""
     return state.policy.common.admission == "learned" and state.destination(tier) is None
+
+
+def worth_terms(state: State, row: int) -> dict[str, float]:
+    """What a block is worth beside newcomers, and why: for people."""
+    learnt, idle = state.catalog.learnt.item(row), state.clock.step - state.catalog.last.item(row)
+    number = max(1, learnt & CLASS_MASK) - 1
+    return {
+        "class": float(number), "followers": float(learnt >> FOLLOWERS_SHIFT), "idle_steps": float(idle),
+        "index": float(state.gaps.index.item(number, bin_of(idle))), "admission_threshold": THETA,
+    }
+
+
+def decline(
+    state: State, tier: TierState, sequence: Sequence | None, blocks: Ids, rows: I64Array, places: I64Array
+) -> None:
+    """The ids at these places are kept out: counted, and accessed once."""
+    tier.counters.note_shed("declined", len(places))
+    touch_kept_out(state, sequence, blocks, rows, places)
 
 
 def admission_of(state: State, blocks: Ids, places: I64Array) -> Admission:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SHED_REASONS = ("rate", "busy", "full", "unused")
-"""Why a block was not stored in the spill tier that could have been: no rate left, too many moves under way, no
-room there, never accessed again (spill_write on_reuse)."""
+SHED_REASONS = ("rate", "busy", "full", "unused", "declined")
+"""Why a block was not stored in a tier that could have been. In the spill tier: no rate left, too many moves under
+way, no room there, never accessed again (spill_write on_reuse). Declined: what would have had to go was worth
+more."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tierd.core import statistics
+from tierd.core.admission import worth_terms
 from tierd.core.arena import slot_bytes, slots_of
 from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
@@ -209,6 +210,8 @@ def _explanation(state: State, tier: TierState, row: int) -> Explanation:
         terms["expected_s"] = _left_s(state, state.expected, row)
     if state.kept.until[row]:
         terms["pinned_s"] = _left_s(state, state.kept, row)
+    if state.policy.common.admission == "learned":
+        terms |= worth_terms(state, row)
     return Explanation(
         state.catalog.identity[row].tobytes(), state.policy.rule, terms, rank_of(state, tier, row),
         _protection(state, tier, row), _destination(state, tier, row),

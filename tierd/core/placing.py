@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.admission import admission_of, admits_by_index
+from tierd.core.admission import admission_of, admits_by_index, decline
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import every, first_of_each, indices, some
 from tierd.core.errors import InvalidInput
@@ -109,8 +109,8 @@ def _let_in(
     outcomes[fitting[len(fitting) - room.declined :]] = Reserved.DECLINED.value
     outcomes[granted] = Reserved.GRANTED.value
     if room.admission is not None:
-        kept_out = (outcomes == Reserved.DECLINED.value) | (outcomes == Reserved.FULL.value)
-        touch_kept_out(state, sequence, blocks, rows, indices(kept_out))
+        decline(state, tier, sequence, blocks, rows, indices(outcomes == Reserved.DECLINED.value))
+        touch_kept_out(state, sequence, blocks, rows, indices(outcomes == Reserved.FULL.value))
     admit(state, blocks, rows, granted, command.block_bytes, priority_of(command.priority, sequence))
     return granted, room
 

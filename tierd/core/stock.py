@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tierd.core.admission import admission_of, admits_by_index, decline
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import indices, some
 from tierd.core.hashindex import NO_ROW
@@ -41,6 +42,7 @@ from tierd.core.room import Room, obtain
 from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.sessions import Session, StockedSlot
 from tierd.core.state import State, TierState
+from tierd.core.underway import Sequence
 from tierd_client.format import I64Array
 
 
@@ -131,6 +133,7 @@ def store(state: State, command: Store) -> StoreReply:
     if not command.retry:
         count_followers(state, blocks, rows)
     count_existing(state, sequence, rows, outcomes)
+    _weigh(state, tier, sequence, command, rows, outcomes)
     written = _written(session, tier, command, outcomes)
     written = _uncontradicted(state, command, rows, written, outcomes)
     stored = written[: rows_for(state, blocks, rows, written)]
@@ -142,6 +145,29 @@ def store(state: State, command: Store) -> StoreReply:
         if not count_accesses(state, sequence, rows[stored]):
             state.reorder(rows[stored])
     return StoreReply(outcomes)
+
+
+def _weigh(
+    state: State, tier: TierState, sequence: Sequence | None, command: Store, rows: I64Array, outcomes: OutcomeArray
+) -> None:
+    """Declines what is worth less than the victims that slots for it would cost, or that stocked ones will cost to
+    replace. The further parts of a call were weighed with its first."""
+    if command.retry or not admits_by_index(state, tier):
+        return
+    slot = slot_bytes(command.block_bytes)
+    wanted = indices(outcomes == 0)
+    wanted = wanted[wanted < tier.copies.capacity // slot]
+    short = len(wanted) - tier.copies.free // slot
+    if short <= 0:
+        return
+    admission, guard = admission_of(state, command.blocks, wanted), guard_of(state, command.blocks, rows)
+    admission.begin(short)
+    state.guard(guard)
+    state.spare(tier, state.choose(tier, short, admission.lets))
+    state.unguard(guard)
+    declined = wanted[len(wanted) - admission.declined :]
+    outcomes[declined] = Stored.DECLINED
+    decline(state, tier, sequence, command.blocks, rows, declined)
 
 
 def _written(session: Session, tier: TierState, command: Store, outcomes: OutcomeArray) -> I64Array:

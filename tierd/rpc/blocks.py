@@ -102,7 +102,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
             convert.text(request.sequence, "sequence"), deadline_of(context, request.timeout_ms), request.call,
             convert.priority(request.priority),
         )
-        return convert.reserve_response(reply, tier)
+        return convert.reserve_response(reply, request, tier)
 
     @answers_errors
     async def Commit(self, request: Any, context: Any) -> Any:
@@ -126,7 +126,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     async def Store(self, request: Any, context: Any) -> Any:
         order = convert.store_order(request, self._service.about.max_ids)
         result = await self._stocks.store(order, deadline_of(context, request.timeout_ms))
-        return convert.store_response(result, order.tier)
+        return convert.store_response(result, request, order.tier)
 
     @answers_errors
     async def Acquire(self, request: Any, context: Any) -> Any:
@@ -229,7 +229,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         order = convert.put_order(header, self._service.about.max_ids)
         deadline = deadline_of(context, header.timeout_ms)
         outcomes = await streams.put(self._service, order, _data(requests), deadline)
-        return pb.PutResponse(outcomes=outcomes.tolist())
+        return pb.PutResponse(outcomes=convert.told(outcomes, header).tolist())
 
     @answers_errors
     async def Get(self, request: Any, context: Any) -> None:

@@ -379,16 +379,24 @@ def _fill(message: Message, **columns: NDArray[np.int8] | U64Array) -> None:
     message.MergeFromString(b"".join(packed_field(numbers[name].number, of) for name, of in columns.items()))
 
 
-def reserve_response(reply: m.ReserveReply, tier: m.Tier) -> pb.ReserveResponse:
+def told(outcomes: m.OutcomeArray, request: Any) -> m.OutcomeArray:
+    """Outcomes of what is stored, as the caller knows them: before there was DECLINED such blocks were FULL."""
+    declined = outcomes == m.Reserved.DECLINED.value
+    return outcomes if request.knows_declined else np.where(declined, m.Reserved.FULL.value, outcomes)
+
+
+def reserve_response(reply: m.ReserveReply, request: Any, tier: m.Tier) -> pb.ReserveResponse:
     response = pb.ReserveResponse(tier=tier_name(tier))
-    _fill(response, outcomes=reply.outcomes, addresses=reply.addresses, generations=reply.generations)
+    outcomes = told(reply.outcomes, request)
+    _fill(response, outcomes=outcomes, addresses=reply.addresses, generations=reply.generations)
     return response
 
 
-def store_response(result: StoreResult, tier: m.Tier) -> pb.StoreResponse:
+def store_response(result: StoreResult, request: Any, tier: m.Tier) -> pb.StoreResponse:
     stock = result.stock
     response = pb.StoreResponse(tier=tier_name(tier), spare_max=stock.spare_max)
-    _fill(response, outcomes=result.outcomes, addresses=stock.addresses, generations=stock.generations)
+    outcomes = told(result.outcomes, request)
+    _fill(response, outcomes=outcomes, addresses=stock.addresses, generations=stock.generations)
     return response
 
 

@@ -55,6 +55,7 @@ class StoreOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STORE_OUTCOME_ABSENT: _ClassVar[StoreOutcome]
     STORE_OUTCOME_DUPLICATE: _ClassVar[StoreOutcome]
     STORE_OUTCOME_STALE: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_DECLINED: _ClassVar[StoreOutcome]
 
 class AbortOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -156,6 +157,7 @@ STORE_OUTCOME_FULL: StoreOutcome
 STORE_OUTCOME_ABSENT: StoreOutcome
 STORE_OUTCOME_DUPLICATE: StoreOutcome
 STORE_OUTCOME_STALE: StoreOutcome
+STORE_OUTCOME_DECLINED: StoreOutcome
 ABORT_OUTCOME_UNSPECIFIED: AbortOutcome
 ABORT_OUTCOME_ABORTED: AbortOutcome
 ABORT_OUTCOME_STALE: AbortOutcome
@@ -344,7 +346,7 @@ class LookupChainsResponse(_message.Message):
     def __init__(self, tiers: _Optional[_Iterable[bytes]] = ..., hit_tokens: _Optional[int] = ..., ready_in_ms: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "call", "priority")
+    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "call", "priority", "knows_declined")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +354,7 @@ class ReserveRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_DECLINED_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     tier: Tier
@@ -359,7 +362,8 @@ class ReserveRequest(_message.Message):
     timeout_ms: int
     call: int
     priority: Priority
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
+    knows_declined: bool
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., knows_declined: _Optional[bool] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "tier")
@@ -396,7 +400,7 @@ class CommitResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[CommitOutcome, str]]] = ...) -> None: ...
 
 class StoreRequest(_message.Message):
-    __slots__ = ("session", "blocks", "places", "generations", "checksums", "tier", "sequence", "priority", "further", "slots_max", "spare_slots", "timeout_ms", "returned")
+    __slots__ = ("session", "blocks", "places", "generations", "checksums", "tier", "sequence", "priority", "further", "slots_max", "spare_slots", "timeout_ms", "returned", "knows_declined")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +414,7 @@ class StoreRequest(_message.Message):
     SPARE_SLOTS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_DECLINED_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     places: _containers.RepeatedScalarFieldContainer[int]
@@ -423,7 +428,8 @@ class StoreRequest(_message.Message):
     spare_slots: int
     timeout_ms: int
     returned: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., further: _Optional[bool] = ..., slots_max: _Optional[int] = ..., spare_slots: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ...) -> None: ...
+    knows_declined: bool
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., further: _Optional[bool] = ..., slots_max: _Optional[int] = ..., spare_slots: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ..., knows_declined: _Optional[bool] = ...) -> None: ...
 
 class StoreResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "tier", "spare_max")
@@ -716,7 +722,7 @@ class PrefetchResponse(_message.Message):
     def __init__(self, ticket: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[PrefetchOutcome, str]]] = ..., done: _Optional[bool] = ..., left_ms: _Optional[int] = ...) -> None: ...
 
 class PutHeader(_message.Message):
-    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "priority", "checksums")
+    __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "priority", "checksums", "knows_declined")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
@@ -724,6 +730,7 @@ class PutHeader(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_DECLINED_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     tier: Tier
@@ -731,7 +738,8 @@ class PutHeader(_message.Message):
     timeout_ms: int
     priority: Priority
     checksums: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., checksums: _Optional[_Iterable[int]] = ...) -> None: ...
+    knows_declined: bool
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., checksums: _Optional[_Iterable[int]] = ..., knows_declined: _Optional[bool] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("header", "data")
