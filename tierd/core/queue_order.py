@@ -81,7 +81,6 @@ class QueueOrder(Victims):
         touches = self._catalog.touches
         self._step = max(self._step, int(self._catalog.last[rows].max(initial=0)))
         for row in sorted(rows.tolist(), key=self._rows.place):
-            self._unchoose(row)
             if row not in self._inside:
                 identity = self._identity(row)
                 self._expected.pop(identity, None)
@@ -106,7 +105,8 @@ class QueueOrder(Victims):
 
     def put_back(self, rows: I64Array) -> None:
         for row in rows[self.out[rows]].tolist():
-            self._unchoose(row)
+            if self._chosen.pop(row, None) is not None:
+                self._counts.lengths[self._inside[row][0].queue] += 1
         while self._choices and self._chosen.keys().isdisjoint(self._choices[-1].rows):
             self._take_back(self._choices.pop())
         self._push(self._rows.returning(rows))
@@ -165,10 +165,6 @@ class QueueOrder(Victims):
                 self.out[row] = True
             heappop(heap)
         return NO_STANDING
-
-    def _unchoose(self, row: int) -> None:
-        if self._chosen.pop(row, None) is not None:
-            self._counts.lengths[self._inside[row][0].queue] += 1
 
     def _access(self, row: int) -> None:
         spot, joined = self._inside[row]

@@ -20,6 +20,7 @@ from tierd_client.hits import HitRule
 POLICIES = (
     "lru", "lrfu", "lrfu(leaf_only=false)", "lru(persist=false)", "lrfu(ranking=composite)",
     "lrfu(ranking=decayed,lambda=0.25)", "lrfu(ranking=decayed,half_life_s=20,ghost_factor=1)",
+    "arc", "arc(leaf_only=false)", "sieve", "s3fifo(leaf_only=false)", "random", "streaming",
 )
 
 

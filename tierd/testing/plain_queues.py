@@ -58,7 +58,7 @@ class PlainQueues(Victims):
                 self._join(row, _Block(identity, self._queues.enter(identity, self._counts()), (0, 0, 0), touches))
             elif touches != self._blocks[row].met:
                 self._access(row)
-            self._blocks[row].met, self._blocks[row].newcomer = touches, None
+            self._blocks[row].met = touches
         self._most = max(self._most, len(self._blocks))
 
     def discard(self, rows: I64Array) -> None:
