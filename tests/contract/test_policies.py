@@ -118,6 +118,39 @@ class TestSlidingWindow(PolicyContract):
     monotone = False
 
 
+class TestH2O(PolicyContract):
+    spec = "h2o"
+
+
+class TestH2ONormalised(PolicyContract):
+    spec = "h2o(normalise=true,leaf_only=false)"
+
+
+class TestH2OOfTwoPools(PolicyContract):
+    spec = "h2o(recent_blocks=2,leaf_only=false)"
+    monotone = False
+
+
+class TestTova(PolicyContract):
+    spec = "tova"
+
+
+class TestScissorhands(PolicyContract):
+    spec = "scissorhands(leaf_only=false)"
+
+
+class TestSnapKV(PolicyContract):
+    spec = "snapkv"
+
+
+class TestSnapKVOfNeighbours(PolicyContract):
+    spec = "snapkv(pool=3,leaf_only=false)"
+
+
+class TestSnapKVOnAverage(PolicyContract):
+    spec = "snapkv(pool=5,pooling=average)"
+
+
 class TestStrided(PolicyContract):
     spec = "strided(stride=3)"
     monotone = False

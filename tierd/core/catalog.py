@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arrays import cells, constant, scalars
+from tierd.core.attention import Attention
 from tierd.core.errors import LimitReached
 from tierd.core.hashindex import NO_ROW, UNKNOWN, HashIndex
 from tierd_client.format import (
@@ -72,6 +73,7 @@ class Catalog:
         """Wall time (s since 1970) until which the identity is pinned, 0 for none."""
         self.learnt: U8Array = column["policy"][:, 0]
         """Class and followers of each row, see gaps.py."""
+        self.attention = Attention(self.birth)
         self.capacity = len(self.identity)
         table.words[WORD_ROWS], table.words[WORD_BUCKETS] = self.capacity, len(column["index"])
         self.used = np.zeros(self.capacity, bool)

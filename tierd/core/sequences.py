@@ -14,6 +14,7 @@ from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import prefer, say_next
 from tierd.core.lineage import new_class_of
 from tierd.core.messages import CloseSequence, Done, Ids, Observe, Observed, OpenSequence, SequenceOpened
+from tierd.core.policy.base import ByNeighbours
 from tierd.core.state import State, split
 from tierd.core.underway import Report, Sequence
 from tierd_client.format import I64Array, U8Array
@@ -159,21 +160,22 @@ def observe(state: State, command: Observe) -> Observed:
         sequence = find_sequence(state, command.session, command.sequence)
     if command.policy_epoch not in (0, state.policy_epoch):
         raise Refused(f"policy_epoch {command.policy_epoch} is not {state.policy_epoch}: the policy was changed")
-    weights = None if command.attention is None else _weights(command.attention, len(sequence.blocks))
+    shares = None if command.attention is None else _shares(command.attention, len(sequence.blocks))
     sequence.steps += command.steps
     state.clock.decoded(sequence.start_step + sequence.steps)
-    if weights is None:
+    if shares is None:
         return Observed(state.clock.step, 0)
-    rows = state.catalog.find(sequence.blocks.ids[: len(weights)])
+    rows = state.catalog.find(sequence.blocks.ids[: len(shares)])
     rows, places = np.unique(rows, return_index=True)
     known = rows != NO_ROW
-    rows, weights = rows[known], weights[places[known]]
-    _report(state, rows, weights, command.steps)
+    rows, places = rows[known], places[known]
+    _note_attention(state, rows, places, shares)
+    _report(state, rows, np.minimum(1.0, shares[places]), command.steps)
     return Observed(state.clock.step, len(rows))
 
 
-def _weights(attention: NDArray[np.float32], blocks: int) -> NDArray[np.float64]:
-    """Accesses' weights: monotone along the chain, comparable across sequences."""
+def _shares(attention: NDArray[np.float32], blocks: int) -> NDArray[np.float64]:
+    """Mass in even shares: monotone along the chain, comparable across sequences."""
     mass = attention.astype(np.float64)
     if len(mass) > blocks:
         raise InvalidInput("attention", f"{len(mass)} values for a sequence of {blocks} blocks")
@@ -182,8 +184,16 @@ def _weights(attention: NDArray[np.float32], blocks: int) -> NDArray[np.float64]
     if mass.sum() > MOST_MASS:
         raise InvalidInput("attention", f"sums to {mass.sum():.6g}, more than {MOST_MASS}")
     monotone = np.maximum.accumulate(mass[::-1])[::-1]
-    weights: NDArray[np.float64] = np.minimum(1.0, monotone * len(mass))
-    return weights
+    shares: NDArray[np.float64] = monotone * len(mass)
+    return shares
+
+
+def _note_attention(state: State, rows: I64Array, places: I64Array, shares: NDArray[np.float64]) -> None:
+    """Notes what policies over attention go by; `places` of the rows in the chain."""
+    order = np.argsort(places)
+    places = places[order]
+    near = state.policy.near if isinstance(state.policy, ByNeighbours) else None
+    state.catalog.attention.report(rows[order], shares[places], len(shares) - 1 - places, near)
 
 
 def _report(state: State, rows: I64Array, weights: NDArray[np.float64], steps: int) -> None:

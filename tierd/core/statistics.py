@@ -20,7 +20,7 @@ from tierd.core.clock import Clock
 from tierd.core.gaps import Gaps
 from tierd.core.ghosts import Ghosts, Records
 from tierd.core.messages import Record
-from tierd.core.policy.base import MOST_TOUCHES, Common, FloatArray, IntArray
+from tierd.core.policy.base import MOST_TOUCHES, Attended, Common, FloatArray, IntArray
 from tierd_client.format import I64Array, U8Array
 
 
@@ -71,6 +71,10 @@ class StatsOf:
     def learnt(self) -> U8Array:
         learnt: U8Array = self._catalog.learnt[self._rows]
         return learnt
+
+    @property
+    def attention(self) -> Attended:
+        return self._catalog.attention.of(self._rows)
 
 
 def records_of(catalog: Catalog, rows: I64Array) -> Records:

@@ -9,6 +9,7 @@ It drives the real engine and holds its choices against a brute-force reading of
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import ClassVar, cast
 
 import numpy as np
@@ -37,7 +38,17 @@ from tierd.core.messages import (
     SetPolicy,
     Tier,
 )
-from tierd.core.policy.base import ByClass, ByKey, FloatArray, GivenStats, Moment, Policy, Stats
+from tierd.core.policy.base import (
+    WINDOW_REPORTS,
+    Attended,
+    ByClass,
+    ByKey,
+    FloatArray,
+    GivenStats,
+    Moment,
+    Policy,
+    Stats,
+)
 from tierd.core.policy.queues import ByQueues
 from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, TierSpec
@@ -106,6 +117,11 @@ class Driver:
         page = self.engine.step(ListBlocks(BlockFilter(tier=Tier.HOST), 10_000), self.now).reply
         assert isinstance(page, BlockPage)
         return {block.identity: block for block in page.blocks if block is not None}
+
+    def attention(self, blocks: Mapping[bytes, BlockView]) -> Attended:
+        """What is noted of the attention that blocks were given."""
+        catalog = self.engine.state.catalog
+        return catalog.attention.of(catalog.find(pack(list(blocks))))
 
     def moment(self) -> Moment:
         reply = self.engine.step(Occupancy(), self.now).reply
@@ -198,7 +214,7 @@ class PolicyContract:
             before, now = driver.blocks(), driver.moment()
             missing = sum(one not in before for one in prompt.chain)
             wanted = max(0, missing - (CAPACITY - len(before)))
-            expected = brute_force(self.policy, before, set(prompt.chain), now, wanted)
+            expected = brute_force(self.policy, before, set(prompt.chain), now, wanted, driver.attention(before))
             driver.store("one", prompt)
             gone = set(before) - set(driver.blocks())
             assert gone == set(expected[: len(gone)])
@@ -278,7 +294,8 @@ class PolicyContract:
             driver.now += 5.0
             driver.request(Prompt(KIND, (bytes(32 * [255]),)))
             blocks, now = driver.blocks(), driver.moment()
-            ranks = ranks_of(self.policy, [blocks[one] for one in prompt.chain], now)
+            chain = {one: blocks[one] for one in prompt.chain}
+            ranks = ranks_of(self.policy, list(chain.values()), now, driver.attention(chain))
             assert (np.diff(ranks) >= -1e-12).all()
 
     def test_a_change_of_policy_loses_nothing(self) -> None:
@@ -313,11 +330,21 @@ def random_stats(seed: int, count: int) -> Stats:
     ema = np.where(unit, 1 - 0.5**touches, draw.random(count))
     return GivenStats(
         touches, last, last.astype(np.float64), ema, draw.random(count) * touches, unit,
-        draw.integers(0, 20, count), draw.integers(0, CLASSES + 1, count, np.uint8),
+        draw.integers(0, 20, count), draw.integers(0, CLASSES + 1, count, np.uint8), random_attention(draw, count),
     )
 
 
-def ranks_of(policy: Policy, blocks: list[BlockView], now: Moment) -> FloatArray:
+def random_attention(draw: np.random.Generator, count: int) -> Attended:
+    """What reports may have given to so many blocks."""
+    reports = draw.integers(0, 40, count)
+    window = draw.random((count, WINDOW_REPORTS)) * 4
+    return Attended(
+        draw.random(count) * reports, draw.random(count), draw.integers(0, reports + 1), reports, window,
+        window.sum(1) * draw.integers(0, 2, count), draw.integers(0, 20, count), reports > 0,
+    )
+
+
+def ranks_of(policy: Policy, blocks: list[BlockView], now: Moment, attention: Attended) -> FloatArray:
     """Ranks by the policy's own formula, from the records as they are shown."""
     records = [block.record for block in blocks]
     ema = np.array([record.ema for record in records])
@@ -326,7 +353,7 @@ def ranks_of(policy: Policy, blocks: list[BlockView], now: Moment) -> FloatArray
         touches, np.array([record.last for record in records], np.int64),
         np.array([record.wall for record in records]), ema, np.array([record.crf for record in records]),
         unit_flags(policy, touches, ema), np.array([block.position for block in blocks], np.int64),
-        np.array([record.learnt for record in records], np.uint8),
+        np.array([record.learnt for record in records], np.uint8), attention,
     )
     return policy.ranks(stats, now)
 
@@ -343,11 +370,12 @@ def unit_flags(policy: Policy, touches: np.ndarray, ema: FloatArray) -> np.ndarr
 
 
 def brute_force(
-    policy: Policy, blocks: dict[bytes, BlockView], pinned: set[bytes], now: Moment, count: int
+    policy: Policy, blocks: dict[bytes, BlockView], pinned: set[bytes], now: Moment, count: int,
+    attention: Attended,
 ) -> list[bytes]:
     """`count` victims, each by a search over all: rank, older, deeper, smaller identity."""
     left = dict(blocks)
-    ranks = dict(zip(blocks, ranks_of(policy, list(blocks.values()), now).tolist(), strict=True))
+    ranks = dict(zip(blocks, ranks_of(policy, list(blocks.values()), now, attention).tolist(), strict=True))
     victims: list[bytes] = []
     for _ in range(count):
         parents = {block.parent for block in left.values()} if policy.common.leaf_only else set()

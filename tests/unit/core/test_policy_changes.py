@@ -52,7 +52,8 @@ def check_next_victims(driver: Driver, spec: str) -> None:
     listed = [one.identity for one in planned.victims]
     assert len(set(listed)) == len(listed) > 0
     if parse(spec).index != "queues":
-        expected = brute_force(parse(spec), driver.blocks(), set(), driver.moment(), len(listed))
+        expected = brute_force(parse(spec), driver.blocks(), set(), driver.moment(), len(listed),
+            driver.attention(driver.blocks()))
         assert listed == expected
 
 

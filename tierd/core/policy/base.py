@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,35 @@ ADMISSIONS = ("none", "learned")
 CLASS_BITS = 20
 """Classes are numbers of so many bits."""
 
+WINDOW_REPORTS = 16
+"""Last reports of attention of which each block's share is kept."""
+
 MOST_TOUCHES = 1 << 16
 """Records with more accesses count as equal in frequency: from alpha = 0.0006 on 1 - ema is 0 to the last bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What reports of attention gave to several records (core/attention.py): shares in sum, in the last report, and
+    in each of the last ones (records, WINDOW_REPORTS), the latest first; reports, and of them those of a share
+    above 1; what a policy made of neighbours; blocks behind in the chain; whether any report named it at all."""
+
+    total: FloatArray
+    latest: FloatArray
+    votes: IntArray
+    reports: IntArray
+    window: FloatArray
+    near: FloatArray
+    behind: IntArray
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def nothing(cls, records: int) -> Attended:
+        """Of records that no report named."""
+        zeros, none = np.zeros(records), np.zeros(records, np.int64)
+        return cls(
+            zeros, zeros, none, none, np.zeros((records, WINDOW_REPORTS)), zeros, none, np.zeros(records, bool)
+        )
 
 
 class Stats(Protocol):
@@ -60,11 +87,13 @@ class Stats(Protocol):
     def position(self) -> IntArray: ...
     @property
     def learnt(self) -> U8Array: ...
+    @property
+    def attention(self) -> Attended: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GivenStats:
-    """Statistics as they are given; positions and what was learnt are 0 where they are not."""
+    """Statistics as they are given; positions, what was learnt and attention are 0 where they are not."""
 
     touches: IntArray
     last: IntArray
@@ -74,8 +103,11 @@ class GivenStats:
     unit: NDArray[np.bool_]
     position: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     learnt: U8Array = field(default_factory=lambda: np.empty(0, np.uint8))
+    attention: Attended = field(default_factory=lambda: Attended.nothing(0))
 
     def __post_init__(self) -> None:
+        if not len(self.attention.known):
+            object.__setattr__(self, "attention", Attended.nothing(len(self.touches)))
         for name in ("position", "learnt"):
             given = getattr(self, name)
             if not len(given):
@@ -183,6 +215,14 @@ class ByKey(Policy, Protocol):
 
     def keys(self, stats: Stats) -> FloatArray:
         """Number of each record, lowest goes first."""
+
+
+@runtime_checkable
+class ByNeighbours(Protocol):
+    """A policy by which a block counts with its neighbours."""
+
+    def near(self, windows: FloatArray) -> FloatArray:
+        """A number per block of a sequence, from the windows (blocks, WINDOW_REPORTS) of all, in order."""
 
 
 class Parameters:

@@ -11,21 +11,26 @@ from tierd.core.policy.arc import Arc
 from tierd.core.policy.base import Parameters, Policy
 from tierd.core.policy.ema import Ema
 from tierd.core.policy.gab import Gab
+from tierd.core.policy.h2o import H2O
 from tierd.core.policy.lfu import Lfu
 from tierd.core.policy.lrfu import Lrfu
 from tierd.core.policy.lru import Lru
 from tierd.core.policy.random import Random
 from tierd.core.policy.s3fifo import S3Fifo
+from tierd.core.policy.scissorhands import Scissorhands
 from tierd.core.policy.sieve import Sieve
 from tierd.core.policy.sliding_window import SlidingWindow
+from tierd.core.policy.snapkv import SnapKV
 from tierd.core.policy.streaming import Streaming
 from tierd.core.policy.strided import Strided
+from tierd.core.policy.tova import Tova
 
 Maker = Callable[[Parameters], Policy]
 
 POLICIES: dict[str, Maker] = {
     one.name: one.parse for one in (
-        Arc, Ema, Gab, Lfu, Lrfu, Lru, Random, S3Fifo, Sieve, SlidingWindow, Streaming, Strided,
+        Arc, Ema, Gab, H2O, Lfu, Lrfu, Lru, Random, S3Fifo, Scissorhands, Sieve, SlidingWindow, SnapKV, Streaming,
+        Strided, Tova,
     )
 }
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
