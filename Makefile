@@ -5,12 +5,13 @@
 # make docs    regenerates docs/settings.md and docs/metrics.md from the code
 # make bench   env, then `tierd bench`; BENCH="spill" for some of it
 # make bench-peers  measures what tests/bench/peers/install.sh installed, writes BENCHMARKS.md; ONLY=redis, QUICK=1
+# make soak    races readers with evictions until 10 million reads are compared; READS=100000 for fewer
 # make mutants draws 60 mutants of the core by a seed and says which the tests kill
 # make clean   removes .venv and all caches
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types stubs pytest proto docs bench bench-peers mutants clean
+.PHONY: help env demo test lint types stubs pytest proto docs bench bench-peers soak mutants clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -27,6 +28,7 @@ ONLY ?=
 QUICK ?=
 COUNT ?= 60
 SEED ?= 1
+READS ?= 10000000
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -79,6 +81,9 @@ bench-peers: env
 
 mutants: env
 	$(BIN)/python tests/mutation/mutate.py --count $(COUNT) --seed $(SEED)
+
+soak: env
+	$(BIN)/python tests/race/soak.py $(READS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info clients/*.egg-info

@@ -13,19 +13,27 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from race_blocks import ABSENT, BLOCK_BYTES, IDENTITIES, PLAN, all_patterns, identity_of
 
 from tierd.adapters.memory import segment_name
 from tierd.adapters.shm import SharedDirectory
-from tierd_client.catalog import CatalogReader
-from tierd_client.format import CATALOG_MAGIC, Table, U8Array
+from tierd_client.catalog import CatalogReader, HostPlaces
+from tierd_client.checks import Checks
+from tierd_client.direct import Lane
+from tierd_client.format import CATALOG_MAGIC, BoolArray, I64Array, Table, U8Array
+from tierd_client.outcomes import AcquireOutcome
+from tierd_client.staging import HostSink
 
 SLOW_EVERY = 8
 """One read in so many dawdles between finding a block and copying it."""
 DAWDLE = 2_000
 LOOKUP_EVERY = 1_000
+TOGETHER, TOGETHER_EVERY = 32, 64
+"""Blocks of a call of many, and one such call for so many single reads."""
 WRONG_MAX = 5
 """A careless reader has shown what it is for by then."""
 
@@ -43,6 +51,26 @@ class CarelessReader(CatalogReader):
         super().read_into(*arguments, **options)  # type: ignore[arg-type]
         return self.copied
 
+    def still_there(self, places: HostPlaces, chosen: I64Array) -> BoolArray:
+        return np.ones(len(chosen), bool)
+
+
+class Unreported:
+    """Nobody is told of accesses here."""
+
+    full = False
+
+    def note(self, *_: object) -> None:
+        """Forgets it."""
+
+
+def lane_of(catalog: CatalogReader, segments: dict[int, U8Array]) -> Lane:
+    """What clients read by, without a session or a daemon to tell of accesses."""
+    namespace: Any = SimpleNamespace(client=SimpleNamespace(checks=Checks("never")))
+    mapped: Any = SimpleNamespace(views=segments)
+    nobody: Any = Unreported()
+    return Lane(namespace, 0, nobody, mapped, catalog, (1, 0), nobody)
+
 
 class Reader:
     def __init__(self, shm_dir: Path, instance: bytes, seed: int, careless: bool) -> None:
@@ -57,6 +85,8 @@ class Reader:
         self._out = np.empty(BLOCK_BYTES, np.uint8)
         self._dawdle = False
         self._found = False
+        self._lane = lane_of(self._catalog, self._segments)
+        self._many = np.empty((TOGETHER, BLOCK_BYTES), np.uint8)
         self.counts = Counter(checked=0, wrong=0, torn=0, absent=0, ghosts=0)
 
     def read_one(self) -> None:
@@ -71,10 +101,24 @@ class Reader:
             self.counts["checked"] += 1
             self.counts["wrong"] += self._out.tobytes() != self._expected[number]
 
+    def read_together(self) -> None:
+        """As a client's call of many blocks."""
+        numbers = self._random.sample(range(IDENTITIES + ABSENT), TOGETHER)
+        packed = b"".join(self._ids[number] for number in numbers)
+        outcomes = self._lane.read(packed, BLOCK_BYTES, HostSink(self._many.__getitem__), "")
+        for place, (number, outcome) in enumerate(zip(numbers, outcomes, strict=True)):
+            if outcome is not AcquireOutcome.LEASED:
+                self.counts["absent"] += 1
+            elif number >= IDENTITIES:
+                self.counts["ghosts"] += 1
+            else:
+                self.counts["checked"] += 1
+                self.counts["wrong"] += self._many[place].tobytes() != self._expected[number]
+
     def look_up_absent(self) -> None:
         """None of the identities that nobody put is found by the vectorised probe either."""
         found = self._catalog.lookup(self._absent)
-        self.counts["ghosts"] += 0 if found is None else int(np.count_nonzero(found))
+        self.counts["ghosts"] += int(np.count_nonzero(found))
 
     def dawdle(self) -> None:
         self._dawdle = True
@@ -101,6 +145,8 @@ def main() -> None:
             reader.dawdle()
         if tries % LOOKUP_EVERY == 0:
             reader.look_up_absent()
+        if tries % TOGETHER_EVERY == 0:
+            reader.read_together()
         reader.read_one()
         tries += 1
     print(json.dumps(counts), flush=True)
