@@ -41,7 +41,12 @@ class Checks:
 
     def chooses(self) -> bool:
         """Whether the next block that is read is to be compared."""
-        return len(self.chosen(1)) > 0
+        if not self._every:
+            return False
+        with self._lock:
+            read = self._read
+            self._read = read + 1
+        return read % self._every == 0
 
     def chosen(self, blocks: int) -> range:
         """Which of the next blocks that are read are to be compared."""

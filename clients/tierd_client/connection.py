@@ -79,7 +79,8 @@ class Connection:
 
     def living(self) -> Session | None:
         """The session in use; None where a new one is to be made. Raises as `check_usable`."""
-        self.check_usable()
+        if self._closed or os.getpid() != self._pid:
+            self.check_usable()
         session = self._session
         return None if session is None or session.is_lost() else session
 
