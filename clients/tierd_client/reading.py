@@ -20,6 +20,7 @@ from tierd_client.shared_memory import SharedMemory
 from tierd_client.staging import HostSink, Part, Sink
 
 if TYPE_CHECKING:
+    from tierd_client.direct import Lane
     from tierd_client.namespace import NamespaceRoutines
 
 _NOT_NOW = (AcquireOutcome.FULL, AcquireOutcome.PENDING)
@@ -36,25 +37,21 @@ class Reading:
         self._namespace, self._ids, self._sink, self._sequence = namespace, ids, sink, sequence
         self._timeout_s = timeout_s
         self._wait = Deadline.of(timeout_s)
-        self.outcomes: list[AcquireOutcome] = []
+        self.outcomes = [AcquireOutcome.PENDING] * len(ids)
 
     def begin(self) -> bool:
         """Reads what the catalog in shared memory has ready. Whether nothing is left to be done."""
-        namespace, ids = self._namespace, self._ids
-        lane = namespace.lanes.of(ids.group)
-        if lane is None:
-            self.outcomes = [AcquireOutcome.PENDING] * len(ids)
-            return False
-        try:
-            self.outcomes = lane.read(ids.packed(), namespace.block_bytes(ids), self._sink, self._sequence)
-        except BaseException:
-            self._sink.finish()
-            raise
-        return self._is_done() and not lane.reports.full and not self._sink.pending
+        lane = self._namespace.lanes.of(self._ids.group)
+        return lane is not None and self._read_by(lane)
 
     async def read(self) -> list[AcquireOutcome]:
         """Does both."""
-        done: bool = await Work(self.begin)
+        lane = self._namespace.lanes.of(self._ids.group)  # not on a thread: a forked child has none
+        try:
+            done = lane is not None and await Work(lambda: self._read_by(lane))
+        except BaseException:
+            await self._settle()
+            raise
         return self.outcomes if done else await self.finish()
 
     async def finish(self) -> list[AcquireOutcome]:
@@ -69,8 +66,21 @@ class Reading:
                 await namespace.client.reports.flush()
             return self.outcomes
         finally:
-            if self._sink.pending:
-                await Work(self._sink.finish)
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Whatever comes: no copy of this call goes on after it."""
+        if self._sink.pending:
+            await Work(self._sink.finish)
+
+    def _read_by(self, lane: Lane) -> bool:
+        namespace, ids = self._namespace, self._ids
+        try:
+            self.outcomes = lane.read(ids.packed(), namespace.block_bytes(ids), self._sink, self._sequence)
+        except BaseException:
+            self._sink.finish()
+            raise
+        return self._is_done() and not lane.reports.full and not self._sink.pending
 
     def _is_done(self) -> bool:
         return self.outcomes.count(AcquireOutcome.LEASED) == len(self._ids)
