@@ -350,6 +350,14 @@ class Settings(BaseModel):
         10.0, ge=0, le=15.0,
         description="How long a stop waits for calls under way, seconds; at most 15: the exit is within 20.",
     )
+    record_bytes: Size = Field(
+        0, ge=0, le=1 << 40,
+        description="Record which blocks requests name, as a trace for `tierd sim`, in files of so many bytes "
+        "together, at least 1 MiB. 0 (default) is off. Numbers of blocks are salted anew at each start.",
+    )
+    record_dir: Directory | None = Field(
+        None, description="Directory of that trace. Default: `trace` in state_dir, which may be in memory.",
+    )
     log_level: LogLevel = Field(LogLevel.INFO, description="Least level that is logged.")
     log_format: LogFormat = Field(LogFormat.CONSOLE, description="Lines for people, or one JSON object a line.")
 
@@ -364,6 +372,13 @@ class Settings(BaseModel):
         if value % PAGE_BYTES:
             raise ValueError(f"{value} is not a multiple of {PAGE_BYTES}")
         return _page_or_zero(value)
+
+    @field_validator("record_bytes")
+    @classmethod
+    def _enough_to_record(cls, value: int) -> int:
+        if 0 < value < MIB:
+            raise ValueError(f"{value} is too small: at least 1 MiB, or 0 for none")
+        return value
 
     @field_validator("catalog_rows")
     @classmethod

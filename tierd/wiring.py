@@ -32,12 +32,14 @@ from tierd.adapters.processes import ProcessWatch
 from tierd.adapters.secret_files import check_certificate, read_secret, read_tokens
 from tierd.adapters.shm import Populator, SharedDirectory
 from tierd.adapters.survivors import Survivors
+from tierd.adapters.trace_log import TraceLog
 from tierd.app.daemon import Daemon, Stage
 from tierd.app.finder import Finder
 from tierd.app.lending import Pools
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespaces
 from tierd.app.readiness import Readiness
+from tierd.app.recorder import Recorder
 from tierd.app.restater import Restater
 from tierd.app.service import About, Service
 from tierd.app.spill_slot import SpillSlot
@@ -45,6 +47,7 @@ from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core.engine import Engine
+from tierd.core.errors import InvalidInput
 from tierd.core.messages import Tier
 from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, TierSpec
@@ -165,7 +168,7 @@ def compose(ground: Ground) -> Daemon:
     stages = [
         _memory_stage(ground), Stage("mover", stop=mover.stop), Stage("spill-watch", run=spill_watch.run),
         Stage("finder", stop=finder.stop), Stage("restater", run=restater.run, stop=restater.stop),
-        Stage("sweep", run=service.sweep.run),
+        Stage("sweep", run=service.sweep.run), *_recorder_stages(settings, writer),
     ]
     server = _rpc_server(ground, service)
     stages.append(_attach_stage(ground, service, survivors, server.lane))
@@ -418,6 +421,20 @@ def _tls(settings: Settings) -> Tls | None:
         read_secret(settings.tls_cert_file, "tls_cert_file"), read_secret(settings.tls_key_file, "tls_key_file"),
         read_secret(client_ca, "tls_client_ca_file") if client_ca is not None else None,
     )
+
+
+def _recorder_stages(settings: Settings, writer: Writer) -> list[Stage]:
+    """A recorder that sees every command, if one is wanted. InvalidInput when its files cannot be made."""
+    if not settings.record_bytes:
+        return []
+    directory = settings.record_dir or settings.state_dir / "trace"
+    try:
+        trace = TraceLog(directory, settings.record_bytes)
+    except OSError as error:
+        raise InvalidInput("record_dir", f"{directory} cannot be written to: {error.strerror}") from error
+    recorder = Recorder(trace.write)
+    writer.tell(recorder.note)
+    return [Stage("recorder", run=recorder.run, stop=recorder.stop)]
 
 
 def _http_stages(settings: Settings, service: Service) -> list[Stage]:

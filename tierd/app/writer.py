@@ -40,6 +40,7 @@ class Writer:
         self._clock = clock
         self._thread = threading.get_ident()
         self._carry_out: Callable[[Sequence[m.Effect]], None] | None = None
+        self._note: Callable[[m.Command], None] | None = None
         self._flights: dict[int, asyncio.Future[None] | None] = {}
         self._change: asyncio.Future[None] | None = None
         self.calls_waiting = 0
@@ -48,6 +49,10 @@ class Writer:
     def carry_out_with(self, submit: Callable[[Sequence[m.Effect]], None]) -> None:
         """Effects go to `submit` from now on; it answers each move by `finish`, not from inside the call."""
         self._carry_out = submit
+
+    def tell(self, note: Callable[[m.Command], None]) -> None:
+        """Each command that the engine has carried out is shown to `note` from now on, which must not raise."""
+        self._note = note
 
     @property
     def moves_in_flight(self) -> int:
@@ -65,6 +70,8 @@ class Writer:
             log.exception("engine_fault", command=type(command).__name__)
             raise
         self._hand_out(done.effects)
+        if self._note is not None:
+            self._note(command)
         if isinstance(command, _WAKES_WAITERS):
             self._wake()
         return done.reply

@@ -1,0 +1,78 @@
+"""The recorded trace on disk: its lines, its bounds, and what its numbers do not tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tierd.adapters.trace_log import NAME, OLD_NAME, TraceLog, numbers_of
+from tierd.app.recorder import Request
+from tierd.sim.traces import read_trace
+
+MIB = 1 << 20
+
+
+def request(at_s: float, *words: int) -> Request:
+    return Request(at_s, at_s, 16, dict.fromkeys(words))
+
+
+def test_numbers_are_siphash() -> None:
+    """The number of a block is the published test vector of SipHash-2-4 for a message of 8 bytes, to 63 bits."""
+    message = np.frombuffer(bytes(range(8)), "<u8")
+    assert numbers_of(message, bytes(range(16))).tolist() == [0x93F5F5799A932462 & ((1 << 63) - 1)]
+
+
+def test_what_is_written_is_a_trace(tmp_path: Path) -> None:
+    """The simulator reads the log: requests in order, shared prefixes shared, times from the first request on."""
+    log = TraceLog(tmp_path / "new", MIB)
+    log.write([request(101.5, 1, 2, 4), request(100.0, 1, 2, 3)])
+    log.write([request(102.0, 1)])
+    trace = read_trace(tmp_path / "new" / NAME)
+    assert trace.times_s.tolist() == [0.0, 1.5, 2.0]
+    assert (trace.requests, trace.distinct, trace.block_tokens) == (3, 4, 16)
+    assert trace.request(0)[:2].tolist() == trace.request(1)[:2].tolist()
+
+
+def test_identities_are_not_in_the_log(tmp_path: Path) -> None:
+    """Numbers differ from the identities that they stand for, and from run to run."""
+    told = []
+    for run in ("a", "b"):
+        TraceLog(tmp_path / run, MIB).write([request(0.0, 7, 8)])
+        told.append(json.loads((tmp_path / run / NAME).read_text())["hash_ids"])
+    assert not set(told[0]) & set(told[1])
+    assert not {7, 8} & set(told[0])
+
+
+def test_files_are_bounded(tmp_path: Path) -> None:
+    """However much is recorded, two files remain that are no larger than was said, with the newest requests."""
+    most = MIB
+    log = TraceLog(tmp_path, most)
+    for number in range(60):
+        log.write([request(float(number), *range(1000 * number, 1000 * number + 2000))])
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= most
+    assert {path.name for path in tmp_path.iterdir()} == {NAME, OLD_NAME}
+    assert json.loads((tmp_path / NAME).read_text().splitlines()[-1])["timestamp"] == 59_000
+
+
+def test_a_new_run_begins_a_new_file(tmp_path: Path) -> None:
+    """Numbers of two runs, which mean different blocks, never stand in one file."""
+    TraceLog(tmp_path, MIB).write([request(0.0, 1)])
+    TraceLog(tmp_path, MIB).write([request(0.0, 1), request(1.0, 1)])
+    assert len((tmp_path / NAME).read_text().splitlines()) == 2
+    assert len((tmp_path / OLD_NAME).read_text().splitlines()) == 1
+
+
+def test_a_request_larger_than_a_file_is_left_out(tmp_path: Path) -> None:
+    """What fits into no file is not written, and what comes after it is."""
+    log = TraceLog(tmp_path, 2000)
+    log.write([request(0.0, *range(500)), request(1.0, 1)])
+    assert read_trace(tmp_path / NAME).accesses == 1
+
+
+def test_files_are_the_owners_alone(tmp_path: Path) -> None:
+    """Nobody else reads when which blocks were asked for."""
+    TraceLog(tmp_path / "new", MIB).write([request(0.0, 1)])
+    assert (tmp_path / "new" / NAME).stat().st_mode & 0o077 == 0
+    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
