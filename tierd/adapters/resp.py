@@ -30,9 +30,12 @@ Reply: TypeAlias = "bytes | int | list[Reply] | None"
 """Status or value, number, array, nil."""
 _LAST_WORDS_S = 0.01
 _KERNEL_WAIT_S = 0.004
-_SEND_PIECE_BYTES = 512 << 10
-_SEEN_PIECE_BYTES = 512 << 10
-"""Pieces in which a value is looked at while it arrives: small enough for a cache, few enough calls."""
+_SIPPED_BYTES_PER_S = 8 << 20
+"""The slowest that one call sends to a Unix socket: buffers of some 36 KiB, each waited for by _KERNEL_WAIT_S."""
+_SEND_PIECE_BYTES = 384 << 10
+_SEEN_PIECE_BYTES = 2 << 20
+"""Pieces in which a value is looked at while it arrives: small enough for a cache, few enough calls, after each of
+which a thread waits for its turn in the interpreter."""
 
 
 class Deadline:
@@ -71,9 +74,9 @@ class PlainChannel:
     """Bytes over a socket without TLS, blocking in the kernel so that a block takes few system calls.
 
     The kernel's own timeouts cannot stand for a deadline: to set one costs a call each time, and when sending
-    a Unix socket starts it anew at each buffer of some 48 KiB, so a peer that sips could hold a large send for
-    ever. They are therefore short, the piece sent under one small (11 buffers, 44 ms), and longer waits are made
-    by poll.
+    a Unix socket starts it anew at each of its buffers, so a peer that sips could hold a large send for ever. They
+    are therefore short, no piece is larger than what even such a peer takes within the deadline and 48 ms, and
+    longer waits are made by poll.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -87,7 +90,7 @@ class PlainChannel:
 
     def send(self, buffers: Sequence[memoryview], deadline: Deadline) -> int:
         """Sends some of the bytes and says how many."""
-        piece = _first(buffers, _SEND_PIECE_BYTES)
+        piece = _first(buffers, _SEND_PIECE_BYTES + int(deadline.left_s() * _SIPPED_BYTES_PER_S))
         while True:
             try:
                 return self._sock.sendmsg(piece)

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-APART_S = 0.005
+APART_S = 0.01
 """Between two batches, while more is expected: 5 MiB take about 2 ms from a server on the same host."""
 
 

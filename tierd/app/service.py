@@ -35,7 +35,7 @@ from tierd_client.format import I64Array, U8Array, U64Array
 
 PAUSE_FIRST_S = 0.001
 PAUSE_MAX_S = 0.05
-TOGETHER_MAX_S = 0.016
+TOGETHER_MAX_S = 0.032
 """Pause before a command that made no progress is repeated again: doubles up to the maximum."""
 
 N = TypeVar("N")
@@ -535,7 +535,7 @@ class Service:
             await self.writer.wait(waiting, deadline, together_s)
             if loop.time() >= deadline:
                 return
-            together_s = min(2 * together_s, TOGETHER_MAX_S)
+            together_s = min(4 * together_s, TOGETHER_MAX_S)
             rest = again(left)
             _merge(reply, left, rest)
             waiting, before = rest.waiting, len(left)

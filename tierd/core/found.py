@@ -103,5 +103,5 @@ def take_statistics(state: State, command: TakeStatistics) -> Taken:
     rows = rows[np.argsort(state.catalog.wall[rows], kind="stable")[: command.limit]]
     state.storing.unstated[rows] = False
     identities = split(state.catalog.identity[rows])
-    records = [statistics.record_of(state.catalog, row) for row in rows.tolist()]
+    records = statistics.each_record(state.catalog, rows)
     return Taken(list(zip(state.catalog.namespace[rows].tolist(), identities, records, strict=True)))

@@ -18,7 +18,7 @@ from tierd.core.found import forget_found
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Move, MoveResult, Tier
 from tierd.core.state import State, TierState
-from tierd.core.statistics import record_of
+from tierd.core.statistics import each_record
 from tierd.core.underway import MoveInFlight
 from tierd_client.format import STATE_ABSENT, I64Array
 
@@ -287,28 +287,40 @@ def start_moves(
     state.reserve(target, rows, addresses, [-op for op in ops])
     source.copies.moves[rows] += 1
     leave = (like.source,) if like.chosen else like.leave
-    for op, row, address in zip(ops, rows.tolist(), addresses, strict=True):
-        state.moves[op] = MoveInFlight(
-            row, source.tier, target.tier, leave, like.chosen, like.allow_drop, int(state.catalog.touches[row])
-        )
-        if like.chosen:
-            source.leaving.add(row)
-        if Tier.SPILL in (source.tier, target.tier):
-            state.storing.allowance.take(int(state.catalog.size[row]))
-        state.effects.append(_describe(state, op, row, source, target, address))
+    for op, row, touches in zip(ops, rows.tolist(), state.catalog.touches[rows].tolist(), strict=True):
+        state.moves[op] = MoveInFlight(row, source.tier, target.tier, leave, like.chosen, like.allow_drop, touches)
+    if like.chosen:
+        source.leaving.update(rows.tolist())
+    if Tier.SPILL in (source.tier, target.tier):
+        state.storing.allowance.take(int(state.catalog.size[rows].sum()))
+    state.effects += _described(state, ops, rows, source, target, addresses)
     return ops
 
 
-def _describe(state: State, op: int, row: int, source: TierState, target: TierState, address: int) -> Move:
-    catalog = state.catalog
-    parent = catalog.parent_of(row)
-    return Move(
-        op, catalog.identity[row].tobytes(), int(catalog.namespace[row]), int(catalog.group[row]),
-        int(catalog.position[row]), None if parent == NO_ROW else catalog.identity[parent].tobytes(),
-        int(catalog.size[row]), int(catalog.checksum[row]), source.tier, int(source.copies.address[row]),
-        target.tier, address, record_of(catalog, row), int(source.copies.loans.lender[row]),
-        int(source.copies.loans.fence[row]),
+def _described(
+    state: State, ops: list[int], rows: I64Array, source: TierState, target: TierState, addresses: list[int]
+) -> list[Move]:
+    """A column of all moves for each field: row by row a field costs as much as here for all of them."""
+    catalog, loans = state.catalog, source.copies.loans
+    parents = catalog.parents(rows)
+    named = zip(parents.tolist(), catalog.identity[parents], strict=True)
+    columns = (
+        catalog.namespace, catalog.group, catalog.position, catalog.size, catalog.checksum, source.copies.address,
+        loans.lender, loans.fence,
     )
+    described = zip(
+        ops, (identity.tobytes() for identity in catalog.identity[rows]),
+        (None if parent == NO_ROW else identity.tobytes() for parent, identity in named), addresses,
+        each_record(catalog, rows), *(column[rows].tolist() for column in columns), strict=True,
+    )
+    return [
+        Move(
+            op, identity, namespace, group, position, parent, size, checksum, source.tier, source_address,
+            target.tier, address, record, lender, fence,
+        )
+        for op, identity, parent, address, record, namespace, group, position, size, checksum, source_address,
+        lender, fence in described
+    ]
 
 
 def bring(state: State, rows: I64Array, target: TierState, guard: I64Array) -> tuple[I64Array, set[int]]:

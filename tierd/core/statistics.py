@@ -85,12 +85,17 @@ def records_of(catalog: Catalog, rows: I64Array) -> Records:
     )
 
 
+def each_record(catalog: Catalog, rows: I64Array) -> list[Record]:
+    """The statistics of rows, one by one."""
+    weighted = catalog.flags[rows] & FLAG_UNIT == 0
+    columns = (catalog.touches, catalog.last, catalog.wall, catalog.ema, catalog.crf)
+    fields = (*(column[rows].tolist() for column in columns), weighted.tolist(), catalog.learnt[rows].tolist())
+    return [Record(*one) for one in zip(*fields, strict=True)]
+
+
 def record_of(catalog: Catalog, row: int) -> Record:
     """The statistics of one row."""
-    return Record(
-        int(catalog.touches[row]), int(catalog.last[row]), float(catalog.wall[row]), float(catalog.ema[row]),
-        float(catalog.crf[row]), not catalog.flags[row] & FLAG_UNIT, catalog.learnt.item(row),
-    )
+    return each_record(catalog, np.array([row]))[0]
 
 
 def restore(catalog: Catalog, rows: I64Array, records: Records) -> None:
