@@ -11,6 +11,7 @@ with a = 1, or the attention that the block received (at most 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,29 @@ from tierd.core.policy.base import MOST_TOUCHES, Attended, Common, FloatArray, I
 from tierd_client.format import I64Array, U8Array
 
 
+class StatColumns(Protocol):
+    """Columns of statistics, of rows of a catalog or of others."""
+
+    touches: NDArray[np.uint32]
+    last: NDArray[np.int64]
+    wall: NDArray[np.float64]
+    ema: NDArray[np.float64]
+    crf: NDArray[np.float64]
+    flags: NDArray[np.uint8]
+    position: NDArray[np.uint32]
+    learnt: NDArray[np.uint8]
+    attention: Any
+    """Has the method `of` of Attention."""
+
+
 class StatsOf:
     """Statistics of rows of a catalog, as a policy wants them: it seldom asks for more than two columns."""
 
     __slots__ = ("_catalog", "_rows")
 
-    def __init__(self, catalog: Catalog, rows: I64Array) -> None:
-        self._catalog, self._rows = catalog, rows
+    def __init__(self, catalog: StatColumns, rows: I64Array | slice) -> None:
+        self._catalog = catalog
+        self._rows = rows
 
     @property
     def touches(self) -> IntArray:
@@ -74,7 +91,8 @@ class StatsOf:
 
     @property
     def attention(self) -> Attended:
-        return self._catalog.attention.of(self._rows)
+        attended: Attended = self._catalog.attention.of(self._rows)
+        return attended
 
 
 def records_of(catalog: Catalog, rows: I64Array) -> Records:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tierd.core.arrays import every, groups, indices, some
 from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
+from tierd.core.heads import Heads
 from tierd.core.policy.base import CLASS_BITS, ByClass, ByKey, Moment, Policy
 from tierd.core.policy.queues import ByQueues
 from tierd.core.protection import Protection
@@ -30,6 +31,8 @@ from tierd_client.format import I64Array
 
 STAGE_ROWS = 64
 LATE_ROWS = 64
+LISTS = 16
+"""For so many there is room at first."""
 COMPACT_ABOVE = 4096
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -193,9 +196,10 @@ class _ClassList:
 
 
 class ClassLists(Victims):
-    """`_heads` caches the first row of each list; a list whose first row may be another is `_unsure`.
+    """`_heads` remembers the first row of each list; a list into which one may have come before it is `_unsure`.
 
-    A head counts only with the token that it had then: a row that was touched since stands elsewhere.
+    What is remembered may have gone, or be protected, since: then what is first now comes later in the list, and
+    ranks no higher. So a choice looks again only at heads that rank highest; lists that it looked at are `_sure`.
     """
 
     def __init__(self, catalog: Catalog, policy: ByClass, children: NDArray[np.int32] | None) -> None:
@@ -204,11 +208,11 @@ class ClassLists(Victims):
         self._catalog, self._policy = catalog, policy
         self._number: dict[int, int] = {}
         self._lists: list[_ClassList] = []
-        self._heads: I64Array = np.full(16, NONE, np.int64)
-        self._head_tokens: TokenArray = np.zeros(16, np.uint32)
-        self._standings: I64Array = np.zeros(16, np.int64)
+        self._heads = Heads(catalog, LISTS)
+        self._standings: I64Array = np.zeros(LISTS, np.int64)
         self._several_standings = False
         self._unsure: set[int] = set()
+        self._sure: set[int] = set()
         self._logged = 0
 
     def insert(self, rows: I64Array) -> None:
@@ -242,7 +246,7 @@ class ClassLists(Victims):
         at = self._list_of(number)
         if not self._lists[at].add(self._rows, rows, tokens, step):
             self._add_late(at, rows.tolist(), tokens.tolist())
-        elif self._heads[at] == NONE:
+        elif self._heads.rows[at] == NONE:
             self._unsure.add(at)
 
     def _add_late(self, at: int, rows: list[int], tokens: list[int]) -> None:
@@ -256,9 +260,8 @@ class ClassLists(Victims):
         if at is None:
             at = self._number[number] = len(self._lists)
             self._lists.append(_ClassList())
-            if at == len(self._heads):
-                self._heads = np.concatenate([self._heads, np.full(at, NONE, np.int64)])
-                self._head_tokens = np.concatenate([self._head_tokens, np.zeros(at, np.uint32)])
+            if at == len(self._standings):
+                self._heads = self._heads.twice()
                 self._standings = np.concatenate([self._standings, np.zeros(at, np.int64)])
             self._standings[at] = number >> CLASS_BITS
             self._several_standings |= bool(self._standings[at] != self._standings[0])
@@ -282,9 +285,8 @@ class ClassLists(Victims):
         kept = [(number, found) for number, found in kept if not found.empty]
         self._number = {number: at for at, (number, _) in enumerate(kept)}
         self._lists = [found for _, found in kept]
-        self._heads = np.full(max(16, len(kept)), NONE, np.int64)
-        self._head_tokens = np.zeros(len(self._heads), np.uint32)
-        self._standings = np.zeros(len(self._heads), np.int64)
+        self._standings = np.zeros(max(LISTS, len(kept)), np.int64)
+        self._heads = Heads(self._catalog, len(self._standings))
         self._standings[: len(kept)] = [number >> CLASS_BITS for number, _ in kept]
         self._several_standings = some(self._standings[: len(kept)] != self._standings[0])
         self._unsure = set(range(len(kept)))
@@ -293,23 +295,42 @@ class ClassLists(Victims):
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
     ) -> list[int]:
         self._rows.choice += 1
-        self._settle_heads(protection)
+        self._sure.clear()
+        self._find_heads(protection)
         merge = _Merge(self._catalog, self._policy, now, self._rows)
-        ranks = merge.ranks_of(self._heads[: len(self._lists)])
+        ranks = self._heads.ranks(self._policy, now, len(self._lists))
         chosen = list[int]()
         while len(chosen) < count:
             ranks = self._refresh(merge, ranks, protection)
-            at = merge.best(rivals := self._rivals(ranks), self._heads)
+            rivals = self._rivals(ranks)
+            at = self._best(rivals)
             if at == NONE:
                 break
-            ranks[at] = rivals[at] = -np.inf
-            run = merge.run(int(self._heads[at]), self._lists[at], rivals.max(), count - len(chosen), protection)
+            if self._unsure:
+                continue
+            rank, rivals[at] = float(ranks[at]), -np.inf
+            bar = float(rivals.max())
+            ranks[at] = rank
+            run = merge.run(int(self._heads.rows[at]), self._lists[at], rank, bar, count - len(chosen), protection)
             went_on = self._take_run(at, run, chosen, departed, lets)
             self._unsure.add(at)
             if not went_on:
                 break
         self._rows.take(chosen)
         return chosen
+
+    def _best(self, ranks: NDArray[np.float64]) -> int:
+        """The list whose head goes first, or NONE. Those that may be it, and are not sure, are `_unsure` now."""
+        if not len(ranks):
+            return NONE
+        at = int(ranks.argmax())
+        if ranks[at] == -np.inf:
+            return NONE
+        ties = indices(ranks == ranks[at]).tolist()
+        self._unsure.update(tie for tie in ties if tie not in self._sure)
+        if len(ties) > 1 and not self._unsure:
+            at = min(ties, key=lambda tie: self._rows.place(int(self._heads.rows[tie])))
+        return at
 
     def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
         """Ranks of the heads of the lowest standing that has one, minus infinity for all others."""
@@ -347,29 +368,19 @@ class ClassLists(Victims):
             found.drop_staged(count)
         return went_on
 
-    def _settle_heads(self, protection: Protection) -> None:
-        """Finds the first row anew where it may be another than the one cached."""
-        count = len(self._lists)
-        heads, tokens = self._heads[:count], self._head_tokens[:count]
-        stale = ~self._rows.all_valid(heads, tokens) | self._rows.out[heads] | protection.many(heads)
-        self._unsure.update(indices((heads != NONE) & stale).tolist())
-        for at in self._unsure:
-            self._find_head(at, protection)
+    def _find_heads(self, protection: Protection) -> list[int]:
+        """Finds the first rows of `_unsure` lists; those lists whose heads may have other ranks now."""
+        found = {at: self._lists[at].first(self._rows, protection) for at in self._unsure}
+        self._sure |= self._unsure
         self._unsure.clear()
-
-    def _find_head(self, at: int, protection: Protection) -> int:
-        row = self._heads[at] = self._lists[at].first(self._rows, protection)
-        self._head_tokens[at] = self._rows.token[row]
-        return int(row)
+        return [at for at, row in found.items() if self._heads.put(at, row)]
 
     def _refresh(self, merge: _Merge, ranks: NDArray[np.float64], protection: Protection) -> NDArray[np.float64]:
         """Brings the heads of lists that changed, and their ranks, up to date."""
         if len(self._lists) > len(ranks):
             ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
-        for at in self._unsure:
-            row = self._find_head(at, protection)
-            ranks[at] = merge.rank(row, self._lists[at])
-        self._unsure.clear()
+        for at in self._find_heads(protection):
+            ranks[at] = merge.rank(int(self._heads.rows[at]), self._lists[at])
         return ranks
 
 
@@ -379,14 +390,6 @@ class _Merge:
     def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: VictimRows) -> None:
         self._catalog, self._policy, self._now, self._rows = catalog, policy, now, rows
         self._known: dict[int, float] = {}
-
-    def ranks_of(self, heads: I64Array) -> NDArray[np.float64]:
-        """Rank of each head, minus infinity where there is none."""
-        ranks = np.full(len(heads), -np.inf)
-        found = indices(heads != NONE)
-        if len(found):
-            ranks[found] = self._policy.ranks(StatsOf(self._catalog, heads[found]), self._now)
-        return ranks
 
     def rank(self, row: int, found: _ClassList) -> float:
         """Rank of one row, learnt together with those of latecomers that may follow it."""
@@ -399,18 +402,19 @@ class _Merge:
         return self._known[row]
 
     def run(
-        self, row: int, found: _ClassList, bar: float, most: int, protection: Protection
+        self, row: int, found: _ClassList, rank: float, bar: float, most: int, protection: Protection
     ) -> list[int]:
-        """The first row of a class, and those behind it that also rank above `bar`."""
+        """The first row of a class, which has this rank, and those behind it that also rank above `bar`."""
         if most == 1 or len(found.stage) <= 1 or row != found.stage[0]:
             return [row]
         if found.refined_in != self._rows.choice:  # within one choice nothing on a stage loses its place
             found.refine(self._rows, protection)
         rows = found.stage[:most]
+        last = self._catalog.last
         if found.late:
-            before = self._catalog.last[rows] < found.late[0][0][0]
+            before = last[rows] < found.late[0][0][0]
             rows = rows[: max(1, len(rows) if every(before) else int(before.argmin()))]
-        if bar == -np.inf:
+        if bar == -np.inf or (rank > bar and last[rows[-1]] == last[rows[0]]):
             return list(rows.tolist())
         ahead = found.stage[: len(rows) + 1]
         ranks = self._policy.ranks(StatsOf(self._catalog, ahead), self._now)
@@ -419,19 +423,6 @@ class _Merge:
         run: list[int] = ahead[: count + 1].tolist()
         self._known.update(zip(run, ranks.tolist(), strict=False))
         return run[:count]
-
-    def best(self, ranks: NDArray[np.float64], heads: I64Array) -> int:
-        """The list whose head goes first, or NONE."""
-        if not len(ranks):
-            return NONE
-        at = int(ranks.argmax())
-        best = ranks[at]
-        if best == -np.inf:
-            return NONE
-        ties = indices(ranks == best)
-        if len(ties) > 1:
-            at = min(ties.tolist(), key=lambda tie: self._rows.place(int(heads[tie])))
-        return at
 
 
 class KeyHeap(Victims):

@@ -7,8 +7,8 @@ Order of victims: lowest standing first (tierd/core/standing.py); then highest r
 access, then the deeper block, then the smaller identity. A policy says only the rank, and how to find its
 maximum without looking at all blocks:
 
-* `index = "classes"`: it sorts records into classes within which the rank grows with idleness, so that the
-  least recently used of each class is the class's candidate (`classes`);
+* `index = "classes"`: it sorts records into classes within which the rank depends on the last access alone, never
+  falling with idleness, so that the least recently used of each class is its candidate (`classes`);
 * `index = "keys"`: the order does not change while records are idle, and a number per record states it
   (`keys`, lowest first);
 * `index = "queues"`: the order is that of queues which it keeps for each tier (queues.py), and the rank serves only

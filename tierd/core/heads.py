@@ -1,0 +1,74 @@
+"""The first rows of lists, with the statistics that their ranks are made of.
+
+These are copies: heads lie far from each other in the catalog, so that looking at each of some hundreds costs more
+than ranking them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tierd.core.arrays import scalars
+from tierd.core.attention import Attention
+from tierd.core.catalog import Catalog
+from tierd.core.policy.base import Attended, FloatArray, Moment, Policy
+from tierd.core.statistics import StatsOf
+from tierd.core.victim_rows import NONE
+from tierd_client.format import I64Array
+
+COLUMNS = ("touches", "last", "wall", "ema", "crf", "flags", "position", "learnt")
+
+
+@dataclass(frozen=True, slots=True)
+class _AttentionOfHeads:
+    """What is noted of heads, looked up when it is asked for: their order within a class does not depend on it."""
+
+    attention: Attention
+    rows: I64Array
+
+    def of(self, which: slice) -> Attended:
+        return self.attention.of(self.rows[which])
+
+
+class Heads:
+    """A row for each of at most `lists` lists, `NONE` where it has none, and its statistics as they were when it
+    became the head. A head that was accessed since ranks no lower by them than what is now first in its list."""
+
+    def __init__(self, catalog: Catalog, lists: int) -> None:
+        self.rows: I64Array = np.full(lists, NONE, np.int64)
+        columns = {name: np.zeros(lists, getattr(catalog, name).dtype) for name in COLUMNS}
+        self.touches, self.last, self.wall = columns["touches"], columns["last"], columns["wall"]
+        self.ema, self.crf, self.flags = columns["ema"], columns["crf"], columns["flags"]
+        self.position, self.learnt = columns["position"], columns["learnt"]
+        self.attention = _AttentionOfHeads(catalog.attention, self.rows)
+        self._catalog = catalog
+        self._copied = [(scalars(getattr(catalog, name)), scalars(column)) for name, column in columns.items()]
+
+    def put(self, at: int, row: int) -> bool:
+        """This row is the head of a list. True when its rank may be another than that of the last one: by equal
+        class and last access it is the same."""
+        had, self.rows[at] = self.rows[at], row
+        if row == NONE:
+            return bool(had != NONE)
+        before = self.last[at]
+        for of_row, of_head in self._copied:
+            of_head[at] = of_row[row]
+        return bool(had == NONE or before != self.last[at])
+
+    def ranks(self, policy: Policy, now: Moment, count: int) -> FloatArray:
+        """Rank of the heads of the first so many lists, minus infinity where there is none."""
+        ranks = np.full(count, -np.inf)
+        if count:
+            found = self.rows[:count] != NONE
+            np.copyto(ranks, policy.ranks(StatsOf(self, slice(count)), now), where=found)
+        return ranks
+
+    def twice(self) -> Heads:
+        """The same with room for twice as many lists."""
+        larger = Heads(self._catalog, 2 * len(self.rows))
+        larger.rows[: len(self.rows)] = self.rows
+        for name in COLUMNS:
+            getattr(larger, name)[: len(self.rows)] = getattr(self, name)
+        return larger
