@@ -35,17 +35,18 @@ FLAG_UNIT = 1
 class _Writing:
     """See `Catalog.writing`. A class, because entering a generator costs twice as much."""
 
-    __slots__ = ("_rows", "_sequence")
+    __slots__ = ("_numbers", "_rows", "_sequence")
 
     def __init__(self, sequence: NDArray[np.uint32], rows: Any) -> None:
         self._sequence, self._rows = sequence, rows
 
     def __enter__(self) -> None:
-        self._sequence[self._rows] += _ONE
+        self._numbers = self._sequence[self._rows] + _ONE
+        self._sequence[self._rows] = self._numbers
 
     def __exit__(self, *failed: object) -> None:
         if failed[0] is None:
-            self._sequence[self._rows] += _ONE
+            self._sequence[self._rows] = self._numbers + _ONE
 
 
 class Catalog:

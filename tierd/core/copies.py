@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arena import Arena, slot_bytes, slots_of
-from tierd.core.arrays import some
+from tierd.core.arrays import every, some
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
 from tierd.core.loans import Loans
@@ -212,22 +212,20 @@ class TierCopies:
         self.reserved -= size
         self.used += size
         self.blocks += len(rows)
-        self.found_blocks += len(rows) - len(self.placed(rows))
+        self.found_blocks += self._found_of(rows)
 
     def abort(self, rows: I64Array) -> None:
         """FILLING slots become free."""
         self._leave(rows, Event.ABORT)
         self._forget_writers(rows)
-        self.reserved -= self.bytes_of(rows)
-        self._free_slots(rows)
+        self.reserved -= self._free_slots(rows)
 
     def drop(self, rows: I64Array) -> None:
         """READY slots become free; a lent page is its engine's again."""
         self._leave(rows, Event.DROP)
-        self.used -= self.bytes_of(rows)
         self.blocks -= len(rows)
-        self.found_blocks -= len(rows) - len(self.placed(rows))
-        self._free_slots(rows)
+        self.found_blocks -= self._found_of(rows)
+        self.used -= self._free_slots(rows)
 
     def quarantine(self, rows: I64Array) -> None:
         """The record forgets the slots, which stay out of use until their holds end (`unbar`)."""
@@ -288,13 +286,21 @@ class TierCopies:
         for row in rows.tolist():
             del self.writer[row]
 
-    def _free_slots(self, rows: I64Array) -> None:
+    def _found_of(self, rows: I64Array) -> int:
+        """How many of these copies are FOUND: in an arena none is."""
+        return 0 if self.arena else len(rows) - len(self.placed(rows))
+
+    def _free_slots(self, rows: I64Array) -> int:
+        """The slots of copies that have ended are free; returns their bytes (see `bytes_of`)."""
         if self.loans:
             lent = self.on_loan(rows)
             self.loans.end(rows, self.address[rows])
             rows = rows[~lent]
         if self.arena is None:
-            return
-        sizes = self.catalog.size[rows]
+            return self.bytes_of(rows)
+        sizes, addresses, freed = self.catalog.size[rows], self.address[rows], 0
         for size in set(sizes.tolist()):
-            self.arena.free(slot_bytes(size), self.address[rows[sizes == size]].tolist())
+            mine = addresses if every(sizes == size) else addresses[sizes == size]
+            self.arena.free(slot_bytes(size), mine.tolist())
+            freed += slot_bytes(size) * len(mine)
+        return freed

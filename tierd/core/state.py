@@ -359,9 +359,10 @@ class State:
         if not len(gone):
             return
         catalog = self.catalog
-        for row in gone[self.pins[gone] > 0].tolist():
+        held = gone[self.pins[gone] > 0]
+        for row in held.tolist():
             self.awaited[catalog.identity[row].tobytes()] = int(self.pins[row])
-        self.pins[gone] = 0
+        self.pins[held] = 0
         self.unkeep(gone)
         self.expected.end(gone)
         for tier in self.tiers.values():
