@@ -26,7 +26,7 @@ from tierd_client.shared_memory import SharedMemory
 from tierd_client.staging import Source
 from tierd_client.v1 import blocks_pb2
 
-ROUND_BYTES = 64 << 20
+ROUND_BYTES = 128 << 20
 """Most that is written before the daemon hears of it."""
 
 ABSENT, STALE = 5, 7
