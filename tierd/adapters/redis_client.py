@@ -21,7 +21,7 @@ from tierd.ports import attempt
 
 PIPELINE_MAX = 1024
 """Most commands that are sent before their replies are read."""
-PORTION_BYTES_MAX = 1 << 20
+PORTION_BYTES_MAX = 2 << 20
 """Values that are sent, or asked for, before the replies to those before are read: so that the server always has
 something to do, and never much to remember. A larger value is one portion."""
 TURNS_MAX = 5
