@@ -4,11 +4,7 @@ from tierd.testing.policy_contract import PolicyContract, refused_field
 
 
 class TestPerUse(PolicyContract):
-    spec = "per_use"
-
-
-class TestPerUseOfAnyBlock(PolicyContract):
-    spec = "per_use(power=0.5,leaf_only=false)"
+    spec = "per_use(power=0.5)"
 
 
 def test_power_is_in_range() -> None:

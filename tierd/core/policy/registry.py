@@ -35,8 +35,6 @@ POLICIES: dict[str, Maker] = {
 }
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _MOST_CHARACTERS = 1024
-
-
 _offered: dict[str, Callable[[], Maker]] = {}
 """Name of a policy of another package -> what loads it."""
 
