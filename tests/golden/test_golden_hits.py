@@ -80,13 +80,17 @@ def test_leaf_only_changes_nothing_for_lru(name: str, capacity: int) -> None:
     assert leaves.block_hits == leaves.prefix_hits
 
 
-@pytest.mark.parametrize("name", [CONVERSATION, AGENTS])
-def test_the_default_policy_never_falls_far_below_lru(name: str) -> None:
-    """lrfu (auto) is at most half a point below lru at 5 and 10 percent of the distinct blocks."""
-    for capacity in parse_capacities("5%,10%", trace(name).distinct):
-        default, lru = row(name, "lrfu", capacity), row(name, "lru", capacity)
-        assert default.prefix_hits - lru.prefix_hits >= -0.005 * default.accesses
-        assert default.block_hits == default.prefix_hits
+def test_the_default_policy_beats_lru() -> None:
+    """Over six capacities lrfu (auto) hits a point and a half more than lru, and nowhere half a point less."""
+    points = [(CONVERSATION, "1%,5%,10%,25%"), (AGENTS, "5%,10%")]
+    gains = []
+    for name, capacities in points:
+        for capacity in parse_capacities(capacities, trace(name).distinct):
+            default, lru = row(name, "lrfu", capacity), row(name, "lru", capacity)
+            gains.append(100 * (default.prefix_hits - lru.prefix_hits) / default.accesses)
+            assert default.block_hits == default.prefix_hits
+    assert min(gains) >= -0.5
+    assert sum(gains) / len(gains) >= 1.5
 
 
 def test_traces_are_those_of_the_study() -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from tierd.core.gaps import CLASS_MASK, FOLLOWERS_SHIFT, bin_of, never_seen
-from tierd.core.messages import Ids
+from tierd.core.messages import Ids, Priority
+from tierd.core.standing import standing_of
 from tierd.core.state import State, TierState
 from tierd.core.touching import touch_kept_out
 from tierd.core.underway import Sequence
@@ -23,10 +24,12 @@ THETA = 0.7
 class Admission:
     """The newcomers of one request, in the order of their chain, and how many of them were declined so far."""
 
-    def __init__(self, state: State, bars: list[float]) -> None:
-        """`bars`: THETA times the index of each newcomer that may be declined."""
+    def __init__(self, state: State, bars: list[float], priority: Priority) -> None:
+        """`bars`: THETA times the index of each newcomer that may be declined. `priority`: of all of them; what stands
+        lower goes for them, whatever it is worth."""
         self._catalog, self._index, self._step = state.catalog, state.gaps.index, state.clock.step
         self._bars = bars
+        self._priority = priority or Priority.NORMAL
         self._left = 0
         self.declined = 0
 
@@ -37,7 +40,8 @@ class Admission:
     def lets(self, row: int) -> bool:
         """Whether this victim goes for the newcomers that are left; those that it is worth more than are declined.
         False: none is left."""
-        index = self._index_of(row)
+        ahead = standing_of(self._catalog, row) < self._priority
+        index = 0.0 if ahead else self._index_of(row)
         while self._left and self._bars and index > self._bars[-1]:
             self._bars.pop()
             self.declined += 1
@@ -73,12 +77,12 @@ def decline(
     touch_kept_out(state, sequence, blocks, rows, places)
 
 
-def admission_of(state: State, blocks: Ids, places: I64Array) -> Admission:
-    """Of the ids at these places, for which a tier has no copy."""
+def admission_of(state: State, blocks: Ids, places: I64Array, priority: Priority) -> Admission:
+    """Of the ids at these places, for which a tier has no copy, stored with this priority."""
     touches, idle = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int64)
     learnt = never_seen(len(blocks), blocks.chain)[places]
     found, records = state.ghosts.peek(blocks.ids[places])
     touches[found], idle[found], learnt[found] = records.touches, state.clock.step - records.last, records.learnt
     classes = state.gaps.classes(touches, idle, learnt, state.new_class)
     bars = THETA * state.gaps.index[classes[places > 0], 0]
-    return Admission(state, bars.tolist())
+    return Admission(state, bars.tolist(), priority)

@@ -44,7 +44,7 @@ MEMORY = 0.97
 """What is left of the counts after each LEARN_EVERY requests: about 6,700 requests are remembered."""
 LEARN_EVERY = 200
 _ENOUGH = 50
-"""Accesses before the first index is made."""
+"""Accesses before the first index is made; one block at least must have been accessed again."""
 LIKE_LRU = np.tile(1.0 / (EDGES[:BINS] + 1.0), (CLASSES, 1))
 
 
@@ -132,7 +132,7 @@ class Gaps:
                 self._entered *= MEMORY
 
     def _learn(self) -> None:
-        if self._entered.sum() < _ENOUGH:
+        if self._entered.sum() < _ENOUGH or not self._gaps.any():
             return
         counts = self._gaps + PRIOR_WEIGHT * self._gaps.sum(axis=0) / (self._entered.sum() + 1.0)
         left = np.empty((CLASSES, BINS + 1))

@@ -101,7 +101,8 @@ def _let_in(
         count_followers(state, blocks, rows)
     count_existing(state, sequence, rows, outcomes)
     tier.victims.expect(blocks.ids, wanted)
-    room, fitting = _make_room(state, tier, command, rows, wanted)
+    priority = priority_of(command.priority, sequence)
+    room, fitting = _make_room(state, tier, command, rows, wanted, priority)
     granted = wanted[: rows_for(state, blocks, rows, wanted[: len(room.addresses)])]
     tier.copies.give_back(command.block_bytes, room.addresses[len(granted) :])
     may_come = room.waiting or state.sessions.stocked_bytes
@@ -111,7 +112,7 @@ def _let_in(
     if room.admission is not None:
         decline(state, tier, sequence, blocks, rows, indices(outcomes == Reserved.DECLINED.value))
         touch_kept_out(state, sequence, blocks, rows, indices(outcomes == Reserved.FULL.value))
-    admit(state, blocks, rows, granted, command.block_bytes, priority_of(command.priority, sequence))
+    admit(state, blocks, rows, granted, command.block_bytes, priority)
     return granted, room
 
 
@@ -121,7 +122,7 @@ def priority_of(said: Priority, sequence: Sequence | None) -> Priority:
 
 
 def _make_room(
-    state: State, tier: TierState, command: Reserve | Note, rows: I64Array, places: I64Array
+    state: State, tier: TierState, command: Reserve | Note, rows: I64Array, places: I64Array, priority: Priority
 ) -> tuple[Room, I64Array]:
     """Slots for new blocks, never at the cost of the chain that they belong to: without its head, or with a
     hole in it, they would be of no use. And the places of those that the tier could hold at all."""
@@ -130,7 +131,7 @@ def _make_room(
         return room, places
     if admits_by_index(state, tier):
         places = places[places < tier.copies.capacity // slot_bytes(command.block_bytes)]
-        room.admission = admission_of(state, command.blocks, places)
+        room.admission = admission_of(state, command.blocks, places, priority)
     guard = guard_of(state, command.blocks, rows)
     return obtain(state, tier, command.block_bytes, len(places), guard, room), places
 

@@ -160,7 +160,8 @@ def _weigh(
     short = len(wanted) - tier.copies.free // slot
     if short <= 0:
         return
-    admission, guard = admission_of(state, command.blocks, wanted), guard_of(state, command.blocks, rows)
+    priority, guard = priority_of(command.priority, sequence), guard_of(state, command.blocks, rows)
+    admission = admission_of(state, command.blocks, wanted, priority)
     admission.begin(short)
     state.guard(guard)
     state.spare(tier, state.choose(tier, short, admission.lets))

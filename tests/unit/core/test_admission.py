@@ -83,6 +83,14 @@ def test_what_has_room_is_stored() -> None:
     assert m.Stored.DECLINED not in outcomes_of_store(full(spill=64), NEW)
 
 
+def test_what_stands_lower_goes_whatever_it_is_worth() -> None:
+    """For blocks of high priority those of normal priority go: nothing is declined."""
+    urgent = m.Reserve(SESSION, ids_of(NEW, chain=True), BLOCK, priority=m.Priority.HIGH)
+    reply = full().step(urgent)
+    assert isinstance(reply, m.ReserveReply)
+    assert reply.outcomes.tolist() == [m.Reserved.GRANTED] * 4
+
+
 def test_everything_is_stored_without_admission() -> None:
     """`none` declines nothing, whatever it is worth."""
     outcomes = full(policy="lru").reserve(ids_of(NEW, chain=True)).outcomes.tolist()

@@ -44,7 +44,8 @@ class Lrfu:
     @classmethod
     def parse(cls, parameters: Parameters) -> Lrfu:
         ranking = parameters.choice("ranking", "auto", RANKINGS)
-        common = parameters.common(DEFAULT_ALPHA[ranking])
+        admission = "learned" if ranking == "auto" else "none"
+        common = parameters.common(DEFAULT_ALPHA[ranking], admission=admission)
         if ranking == "composite":
             return cls(common, ranking, parameters.number("beta", DEFAULT_BETA, 0.0, 1e6))
         return cls(common, ranking)
