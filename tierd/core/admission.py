@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tierd.core.arrays import indices
 from tierd.core.gaps import CLASS_MASK, FOLLOWERS_SHIFT, bin_of, never_seen
+from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Ids, Priority
 from tierd.core.standing import standing_of
 from tierd.core.state import State, TierState
@@ -25,7 +27,7 @@ class Admission:
     """The newcomers of one request, in the order of their chain, and how many of them were declined so far."""
 
     def __init__(self, state: State, bars: list[float], priority: Priority) -> None:
-        """`bars`: THETA times the index of each newcomer that may be declined. `priority`: of all of them; what stands
+        """`bars`: THETA times the index of each newcomer that may be declined. `priority`: of all; what stands
         lower goes for them, whatever it is worth."""
         self._catalog, self._index, self._step = state.catalog, state.gaps.index, state.clock.step
         self._bars = bars
@@ -77,11 +79,14 @@ def decline(
     touch_kept_out(state, sequence, blocks, rows, places)
 
 
-def admission_of(state: State, blocks: Ids, places: I64Array, priority: Priority) -> Admission:
-    """Of the ids at these places, for which a tier has no copy, stored with this priority."""
+def admission_of(
+    state: State, blocks: Ids, ghosts: I64Array, places: I64Array, priority: Priority
+) -> Admission:
+    """Of the ids at these places, for which a tier has no copy, stored with this priority. `ghosts`: of all ids."""
     touches, idle = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int64)
     learnt = never_seen(len(blocks), blocks.chain)[places]
-    found, records = state.ghosts.peek(blocks.ids[places])
+    found = indices(ghosts[places] != NO_ROW)
+    records = state.ghosts.records(ghosts[places[found]])
     touches[found], idle[found], learnt[found] = records.touches, state.clock.step - records.last, records.learnt
     classes = state.gaps.classes(touches, idle, learnt, state.new_class)
     bars = THETA * state.gaps.index[classes[places > 0], 0]

@@ -38,6 +38,7 @@ EDGES = np.array([0.0, *(2.0 ** (np.arange(BINS) / 4))])
 """Steps at which the bins of gaps begin, and where the last one ends."""
 _FIRST_GAPS = np.array([math.ceil(2.0 ** ((number - 1) / 4)) for number in range(1, BINS)])
 _FIRST_GAP_LIST: list[int] = _FIRST_GAPS.tolist()
+_CLASS_OF = np.maximum(np.arange(256) & CLASS_MASK, 1) - 1
 PRIOR_WEIGHT = 50.0
 """Accesses of all classes together that stand for what a class has not met yet."""
 MEMORY = 0.97
@@ -79,7 +80,7 @@ def made_sound(learnt: I64Array) -> U8Array:
 
 def classes_of(learnt: U8Array) -> I64Array:
     """Class of each record; those that have none count as first accesses of nothing new."""
-    classes: I64Array = np.maximum(learnt & CLASS_MASK, 1).astype(np.int64) - 1
+    classes: I64Array = _CLASS_OF[learnt]
     return classes
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput, Refused
 from tierd.core.hashindex import NO_ROW
-from tierd.core.lineage import count_followers
+from tierd.core.lineage import count_followers, ghosts_of
 from tierd.core.loans import page_address
 from tierd.core.messages import Abandon, Adopt, Adopted, Ids, Outcomes, Tier, Withdraw, Withdrawn, WithdrawReply
 from tierd.core.placing import mark_duplicates, refuse_foreign
@@ -34,7 +34,7 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     outcomes = _known_outcomes(tier, addresses, rows)
     mark_duplicates(blocks.ids, outcomes, Adopted.EXISTS)
     sequence = begin_request(state, command, rows, counted=False)
-    count_followers(state, blocks, rows)
+    count_followers(state, blocks, rows, ghosts_of(state, blocks.ids, rows))
     wanted = np.flatnonzero(outcomes == 0)
     outcomes[wanted] = Adopted.FULL
     taken = wanted[np.cumsum(rows[wanted] == NO_ROW) <= state.catalog.free_rows]

@@ -15,7 +15,7 @@ from tierd.core.arrays import every, first_of_each, indices, some
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import introduce, prefer
-from tierd.core.lineage import count_followers
+from tierd.core.lineage import count_followers, ghosts_of
 from tierd.core.messages import (
     Abort,
     Aborted,
@@ -76,9 +76,11 @@ def note(state: State, command: Note) -> Outcomes:
 
 @dataclass(slots=True)
 class _Coming:
-    """The blocks of a request: their rows, what is known of each, and the places of those that want a slot."""
+    """The blocks of a request: their rows, places of their ghosts, what is known of each, and the places of those
+    that want a slot."""
 
     rows: I64Array
+    ghosts: I64Array
     outcomes: OutcomeArray
     wanted: I64Array
 
@@ -88,7 +90,7 @@ def _coming(state: State, tier: TierState, command: Reserve | Note) -> _Coming:
     rows = state.catalog.find(blocks.ids)
     refuse_foreign(state, blocks, rows)
     outcomes = known_outcomes(state, tier, blocks.ids, rows)
-    return _Coming(rows, outcomes, indices(outcomes == 0))
+    return _Coming(rows, ghosts_of(state, blocks.ids, rows), outcomes, indices(outcomes == 0))
 
 
 def _let_in(
@@ -96,13 +98,13 @@ def _let_in(
 ) -> tuple[I64Array, Room]:
     """Counts the accesses to what is there, makes room, and rows for what gets a slot: the places of those."""
     blocks, rows, outcomes, wanted = command.blocks, coming.rows, coming.outcomes, coming.wanted
-    sequence = begin_request(state, command, rows, counted=command.retry)
+    sequence = begin_request(state, command, rows, coming.ghosts, counted=command.retry)
     if not command.retry:
-        count_followers(state, blocks, rows)
+        count_followers(state, blocks, rows, coming.ghosts)
     count_existing(state, sequence, rows, outcomes)
     tier.victims.expect(blocks.ids, wanted)
     priority = priority_of(command.priority, sequence)
-    room, fitting = _make_room(state, tier, command, rows, wanted, priority)
+    room, fitting = _make_room(state, tier, command, coming, priority)
     granted = wanted[: rows_for(state, blocks, rows, wanted[: len(room.addresses)])]
     tier.copies.give_back(command.block_bytes, room.addresses[len(granted) :])
     may_come = room.waiting or state.sessions.stocked_bytes
@@ -122,17 +124,18 @@ def priority_of(said: Priority, sequence: Sequence | None) -> Priority:
 
 
 def _make_room(
-    state: State, tier: TierState, command: Reserve | Note, rows: I64Array, places: I64Array, priority: Priority
+    state: State, tier: TierState, command: Reserve | Note, coming: _Coming, priority: Priority
 ) -> tuple[Room, I64Array]:
     """Slots for new blocks, never at the cost of the chain that they belong to: without its head, or with a
     hole in it, they would be of no use. And the places of those that the tier could hold at all."""
+    places = coming.wanted
     room = Room(tier.copies.allocate(command.block_bytes, len(places)))
     if len(room.addresses) == len(places):
         return room, places
     if admits_by_index(state, tier):
         places = places[places < tier.copies.capacity // slot_bytes(command.block_bytes)]
-        room.admission = admission_of(state, command.blocks, places, priority)
-    guard = guard_of(state, command.blocks, rows)
+        room.admission = admission_of(state, command.blocks, coming.ghosts, places, priority)
+    guard = guard_of(state, command.blocks, coming.rows)
     return obtain(state, tier, command.block_bytes, len(places), guard, room), places
 
 

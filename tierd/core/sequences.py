@@ -121,12 +121,14 @@ def continue_sequence(state: State, command: Part) -> Sequence:
     return sequence
 
 
-def begin_request(state: State, command: Request, rows: I64Array, *, counted: bool) -> Sequence | None:
+def begin_request(
+    state: State, command: Request, rows: I64Array, ghosts: I64Array | None = None, *, counted: bool
+) -> Sequence | None:
     """The sequence that a request belongs to; one outside any is a tick, unless it was `counted` before. `rows`:
-    those of its ids."""
+    those of its ids; `ghosts`: their places (lineage.py), where they are known."""
     if command.sequence:
         return continue_sequence(state, command)
-    state.new_class = new_class_of(state, command.blocks, rows)
+    state.new_class = new_class_of(state, command.blocks, rows, ghosts)
     if not counted:
         state.clock.request()
     return None

@@ -15,7 +15,7 @@ from tierd.core.admission import admission_of, admits_by_index, decline
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import indices, some
 from tierd.core.hashindex import NO_ROW
-from tierd.core.lineage import count_followers
+from tierd.core.lineage import count_followers, ghosts_of
 from tierd.core.messages import (
     Done,
     OutcomeArray,
@@ -129,11 +129,12 @@ def store(state: State, command: Store) -> StoreReply:
     rows = state.catalog.find(blocks.ids)
     refuse_foreign(state, blocks, rows)
     outcomes = known_outcomes(state, tier, blocks.ids, rows)
-    sequence = begin_request(state, command, rows, counted=command.retry)
+    ghosts = ghosts_of(state, blocks.ids, rows)
+    sequence = begin_request(state, command, rows, ghosts, counted=command.retry)
     if not command.retry:
-        count_followers(state, blocks, rows)
+        count_followers(state, blocks, rows, ghosts)
     count_existing(state, sequence, rows, outcomes)
-    _weigh(state, tier, sequence, command, rows, outcomes)
+    _weigh(state, tier, sequence, command, rows, ghosts, outcomes)
     written = _written(session, tier, command, outcomes)
     written = _uncontradicted(state, command, rows, written, outcomes)
     stored = written[: rows_for(state, blocks, rows, written)]
@@ -148,7 +149,8 @@ def store(state: State, command: Store) -> StoreReply:
 
 
 def _weigh(
-    state: State, tier: TierState, sequence: Sequence | None, command: Store, rows: I64Array, outcomes: OutcomeArray
+    state: State, tier: TierState, sequence: Sequence | None, command: Store, rows: I64Array, ghosts: I64Array,
+    outcomes: OutcomeArray,
 ) -> None:
     """Declines what is worth less than the victims that slots for it would cost, or that stocked ones will cost to
     replace. The further parts of a call were weighed with its first."""
@@ -161,7 +163,7 @@ def _weigh(
     if short <= 0:
         return
     priority, guard = priority_of(command.priority, sequence), guard_of(state, command.blocks, rows)
-    admission = admission_of(state, command.blocks, wanted, priority)
+    admission = admission_of(state, command.blocks, ghosts, wanted, priority)
     admission.begin(short)
     state.guard(guard)
     state.spare(tier, state.choose(tier, short, admission.lets))

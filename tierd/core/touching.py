@@ -40,6 +40,8 @@ def touch_kept_out(
 ) -> None:
     """One access, at most one per sequence, to blocks that a request named and that were not stored: those of which
     there is no copy have a record from now on."""
+    if not len(places):
+        return
     if sequence is not None:
         places = places[first_in(sequence, blocks.ids[places])]
     state.touch(rows[places[rows[places] != NO_ROW]])
