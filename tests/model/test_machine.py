@@ -76,8 +76,10 @@ FAST = os.environ.get("TIERD_TEST_EFFORT") == "fast"
 POLICIES = {
     "lru": Rules("lru"),
     "lru(leaf_only=false,ghost_factor=1)": Rules("lru", leaf_only=False, ghost_factor=1.0),
-    "lrfu": Rules("auto"),
-    "lrfu(leaf_only=false,alpha=0.3,persist=false)": Rules("auto", 0.3, leaf_only=False, persist=False),
+    "lrfu(admission=none)": Rules("auto"),
+    "lrfu(leaf_only=false,alpha=0.3,persist=false,admission=none)": Rules(
+        "auto", 0.3, leaf_only=False, persist=False
+    ),
     "lrfu(ranking=composite,beta=0.05,ghost_factor=0.5)": Rules("composite", 0.05, 0.05, ghost_factor=0.5),
     "lrfu(ranking=composite,leaf_only=false)": Rules("composite", 0.05, leaf_only=False),
     "lrfu(ranking=decayed,lambda=0.25,leaf_only=false)": Rules("decayed", 0.05, per_step=0.25, leaf_only=False),

@@ -47,7 +47,10 @@ def serving(*, tcp: str = "", **settings: Any) -> Iterator[Daemon]:
     its own words."""
     with _directory(short_temporary_directory()) as directory, shared_memory_directory() as shm_dir:
         listen = [f"unix://{directory}/tierd.sock", *([tcp] if tcp else [])]
-        defaults = {"spill": "none", "http_address": "off", "shm_dir": shm_dir, "listen": listen}
+        stores_all = "lrfu(admission=none)"
+        defaults = {
+            "policy": stores_all, "spill": "none", "http_address": "off", "shm_dir": shm_dir, "listen": listen,
+        }
         child = DaemonChild(directory / "state", directory / "daemon.log", {**defaults, **settings})
         try:
             child.start()
