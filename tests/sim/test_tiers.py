@@ -24,7 +24,7 @@ def through(trace: Trace, tiers: Tiers, policy: str = "lru") -> Played:
     return replay_tiers(trace, policy, HOST, tiers, lambda _: None)
 
 
-@pytest.mark.parametrize("policy", ["lru", "lrfu", "lrfu(ranking=composite,persist=false)"])
+@pytest.mark.parametrize("policy", ["lru", "lrfu(admission=none)", "lrfu(ranking=composite,persist=false)"])
 def test_one_tier_by_sequences_is_one_tier_by_notes(policy: str) -> None:
     """With nothing but a host tier, requests as sequences hit and evict exactly as they do in the short way."""
     trace = make_trace(CHATS)
