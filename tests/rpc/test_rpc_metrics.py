@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, run, until
 
 from tierd.app.finder import Finder
+from tierd.core.gaps import BINS, CLASSES
 from tierd.core.messages import SpillState, Tier
 from tierd.testing.faulty import Fault, Operation
 from tierd.web.metrics import METRICS, NAMESPACES_SHOWN, PROCESS, Exporter
@@ -88,8 +89,18 @@ async def live(d: Daemon, script: Switch, scrapes: list[Scrape]) -> None:
     script.fault = Fault.DOWN
     await d.evict(block_ids(39))
     await until(lambda: not d.watch.is_up)
+    await decline(d, session)
     look()
     script.fault = Fault.NONE
+
+
+async def decline(d: Daemon, session: int) -> None:
+    """More blocks than host takes come, worth no more than those that would be dropped for them: the spill tier
+    was down for so long that it is given up."""
+    state = d.engine.state
+    state.clock.wall_s += state.settings.spill_grace_s
+    state.gaps.index = np.ones((CLASSES, BINS))
+    await d.reserve(session, block_ids(*range(50, 62)))
 
 
 async def hint(d: Daemon, session: int, script: Switch, look: Callable[[], None]) -> None:
