@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ import numpy as np
 
 from tierd_client.catalog import CHECKSUM, HBM_PLANE, PLANE, CatalogReader, Owner, slot_of
 from tierd_client.checks import checksum_of
-from tierd_client.errors import TierdClientError, Unavailable
+from tierd_client.errors import TierdClientError, TimedOut, Unavailable
 from tierd_client.format import IDENTITY_BYTES, U8Array
 from tierd_client.hints import NO_HITS, Hits, report
 from tierd_client.identity import Identities
@@ -201,19 +201,30 @@ class Reports:
 
     async def flush(self, sequence: str | None = None) -> None:
         """Reports what was noted; only that of a sequence which is about to close, when it is given."""
-        for (namespace, group, name), counts in self._taken(sequence).items():
-            fingerprint = namespace.layout.group_fingerprint(group)
-            for part in _rounds(counts, once=bool(name)):
-                packed = np.frombuffer(b"".join(part), np.uint8).reshape(-1, IDENTITY_BYTES)
-                hits = self._taken_hits()
-                try:
-                    ids = Identities(packed, fingerprint, group)
-                    await report(namespace, ids, None if name else list(part.values()), name, hits)
-                except Unavailable:
-                    self._keep((namespace, group, name), part, hits)
-                except TierdClientError:
-                    self._keep((namespace, group, name), {}, hits)
-                    self.dropped += sum(part.values())
+        taken = self._taken(sequence).items()
+        left = deque((key, part) for key, counts in taken for part in _rounds(counts, once=bool(key[2])))
+        try:
+            while left:
+                await self._tell(*left.popleft())
+        finally:
+            for key, part in left:  # an interrupt, or a task that is cancelled: the next report tells of these
+                self._keep(key, part, NO_HITS)
+
+    async def _tell(self, key: Key, part: dict[bytes, int]) -> None:
+        """One report. Nobody knows whether the daemon has heard what was interrupted: it is not told twice."""
+        namespace, group, name = key
+        packed = np.frombuffer(b"".join(part), np.uint8).reshape(-1, IDENTITY_BYTES)
+        ids, hits = Identities(packed, namespace.layout.group_fingerprint(group), group), self._taken_hits()
+        try:
+            await report(namespace, ids, None if name else list(part.values()), name, hits)
+        except Unavailable:
+            self._keep(key, part, hits)
+        except BaseException as error:
+            self.dropped += sum(part.values())
+            if not isinstance(error, TierdClientError):
+                raise
+            if not isinstance(error, TimedOut):
+                self._keep(key, {}, hits)
 
     def close(self) -> None:
         """Ends the thread, and reports what is left."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -159,6 +161,46 @@ def test_many_accesses_of_one_block_are_all_counted(client: Any) -> None:
         assert ns.get_into(ids[:1], [out]) == [AcquireOutcome.LEASED]
     client.flush_accesses()
     assert _touches(client, ids[:1]) == [before[0] + 2 * direct.COUNT_MAX + 1]
+
+
+class _Stopped(BaseException):
+    """An interrupt, or the end of a task."""
+
+
+def test_an_interrupted_report_is_all_that_is_lost(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an interrupt meets under way counts as dropped; what comes after it is told by the next one."""
+    ways = [_stored(client) for _ in range(2)]
+    before = [_touches(client, ids) for _, ids, _ in ways]
+    for ns, ids, _ in ways:
+        ns.get(ids)
+
+    async def interrupted(*_: Any) -> int:
+        raise _Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(direct, "report", interrupted)
+        with pytest.raises(_Stopped):
+            client.flush_accesses()
+    assert client.flush_accesses() == 0
+    more = [[now - then for now, then in zip(_touches(client, ids), touches, strict=True)]
+            for (_, ids, _), touches in zip(ways, before, strict=True)]
+    assert more == [[0] * BLOCKS, [1] * BLOCKS]
+
+
+def test_hits_of_a_report_that_timed_out_are_not_told_twice(server: ServeProcess, client: Any) -> None:
+    """A daemon that was late has counted them."""
+    with Client(server.address, rpc_timeout_s=0.3) as hasty:
+        ns, ids, _ = _stored(hasty)
+        before = _hits(client)
+        ns.get(ids)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            hasty.flush_accesses()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        ns.get(ids[:1])
+        hasty.flush_accesses()
+        assert _hits(client) <= before + BLOCKS + 1
 
 
 def test_hits_are_those_of_the_tier_that_was_read(client: Any) -> None:
