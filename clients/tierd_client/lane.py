@@ -18,7 +18,7 @@ from tierd_client.calls import Call
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, TierdClientError, TimedOut, Unavailable, error_of_status
 from tierd_client.framing import LANE_ANSWER, LANE_BYTES_MAX, LANE_CALL, LANE_METHODS
-from tierd_client.shared_memory import FRAME_BYTES_MAX, LENGTH, parsed
+from tierd_client.shared_memory import FRAME_BYTES_MAX, LENGTH, connect, parsed
 from tierd_client.v1 import blocks_pb2
 
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
@@ -36,8 +36,7 @@ class Lane:
         self._room = memoryview(bytearray(_ROOM_BYTES))
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(deadline.socket_s())
-            self._socket.connect(path)
+            connect(self._socket, path, deadline)
             text = json.dumps({"op": "calls", "session": session, "token": token.hex()}).encode()
             self._socket.sendall(LENGTH.pack(len(text)) + text)
             (size,) = LENGTH.unpack(self._receive(LENGTH.size, deadline))

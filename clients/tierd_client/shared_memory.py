@@ -16,6 +16,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,23 @@ LENGTH = struct.Struct("<I")
 _PEER = struct.Struct("3i")
 
 
+CONNECT_RETRY_S = 0.01
+
+
+def connect(sock: socket.socket, path: str, deadline: Deadline) -> None:
+    """Connects, also where more wait to be let in than the kernel has room for: it refuses a socket with a timeout
+    then, instead of waiting. Raises OSError."""
+    sock.settimeout(deadline.socket_s())
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            if deadline.passed():
+                raise
+            time.sleep(CONNECT_RETRY_S)
+
+
 @dataclass(slots=True)
 class _Segment:
     """One mapped segment: one array per access, made once and sliced for each block."""
@@ -74,8 +92,7 @@ class SharedMemory:
         self._pinned: list[U8Array] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(deadline.socket_s())
-            self._socket.connect(path)
+            connect(self._socket, path, deadline)
             self._attach(deadline)
         except (OSError, TierdClientError) as error:
             self._socket.close()

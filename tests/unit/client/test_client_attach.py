@@ -19,7 +19,7 @@ import pytest
 from tierd_client.deadline import Deadline
 from tierd_client.errors import BrokenPeer, FailedPrecondition, SharedMemoryUnavailable, Unavailable
 from tierd_client.format import CATALOG_MAGIC, Table, catalog_columns, table_bytes
-from tierd_client.shared_memory import SharedMemory
+from tierd_client.shared_memory import SharedMemory, connect
 
 SEGMENT_BYTES = 1 << 16
 HOST = 2
@@ -266,3 +266,22 @@ def test_nobody_there_is_no_shared_memory(tmp_path: Path) -> None:
     """A path without a socket raises SharedMemoryUnavailable naming it."""
     with pytest.raises(SharedMemoryUnavailable, match=r"none\.sock"):
         SharedMemory(str(tmp_path / "none.sock"), 1, bytes(16), Deadline(1))
+
+
+def test_a_full_queue_of_the_socket_is_waited_for(tmp_path: Path) -> None:
+    """Who finds no room in the kernel's queue is let in when there is, and refused at the deadline."""
+    path = str(tmp_path / "attach.sock")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)
+        stack.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
+        late = stack.enter_context(socket.socket(socket.AF_UNIX))
+        with pytest.raises(BlockingIOError):
+            connect(late, path, Deadline(0.05))
+        taken: list[socket.socket] = []
+        accepting = threading.Timer(0.1, lambda: taken.append(listener.accept()[0]))
+        accepting.start()
+        connect(late, path, Deadline(10.0))
+        accepting.join()
+        taken[0].close()
