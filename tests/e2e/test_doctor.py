@@ -159,7 +159,7 @@ def test_memlock(doctor: Doctor) -> None:
 def test_descriptors(doctor: Doctor) -> None:
     """Too few file descriptors for max_sessions are found, with how many clients fit."""
     (finding,) = doctor.run(limit=(resource.RLIMIT_NOFILE, 1024))["file descriptors"]
-    assert finding["severity"] == "warning" and "223 clients fit" in finding["advice"]
+    assert finding["severity"] == "warning" and "178 clients fit" in finding["advice"]
 
 
 def test_a_state_directory_that_cannot_be_written(doctor: Doctor) -> None:

@@ -150,7 +150,7 @@ def cluster_of(*lines: bytes) -> Iterator[RedisClient]:
 
 def get(client: RedisClient) -> Reply:
     deadline = Deadline(30.0)
-    return client.exchange(Exchange(b"x", [command(b"GET", b"x")], lambda wire: wire.reply(deadline)), deadline)
+    return client.exchange(Exchange(b"x", 0, [command(b"GET", b"x")], lambda wire: wire.reply(deadline)), deadline)
 
 
 def unlink(client: RedisClient) -> Reply:
