@@ -34,8 +34,8 @@ CATALOG_MAGIC = b"TIERDCAT"
 GHOST_MAGIC = b"TIERDGHO"
 SESSION_MAGIC = b"TIERDSES"
 LEARNT_MAGIC = b"TIERDLRN"
-LEARNT_CLASSES, LEARNT_BINS = 38, 96
-"""Classes of blocks and bins of gaps of which counts are kept."""
+LEARNT_CLASSES, LEARNT_TOUCHES, LEARNT_BINS = 38, 8, 96
+"""Classes of blocks, numbers of accesses, and bins of gaps of which counts are kept."""
 
 _FIXED = struct.Struct("<8sII16s16sI")
 _WORDS_OFFSET = 64
@@ -132,7 +132,7 @@ def session_columns(sessions: int, holds: int) -> list[Column]:
 def learnt_columns(ghosts: int) -> list[Column]:
     """What was learnt of accesses, beside the statistics: counts of gaps, and a byte for each place of a ghost."""
     return [
-        Column("gaps", "<f8", (LEARNT_CLASSES + 1, LEARNT_BINS + 1)),
+        Column("gaps", "<f8", (LEARNT_CLASSES + LEARNT_TOUCHES + 1, LEARNT_BINS + 1)),
         Column("ghosts", "|u1", (ghosts,)),
     ]
 

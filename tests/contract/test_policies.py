@@ -63,6 +63,14 @@ class TestGabOfAnyBlock(PolicyContract):
     spec = "gab(leaf_only=false,admission=none)"
 
 
+class TestGittins(PolicyContract):
+    spec = "gittins"
+
+
+class TestGittinsOfAnyBlockThatDeclines(PolicyContract):
+    spec = "gittins(leaf_only=false,admission=learned)"
+
+
 class TestEma(PolicyContract):
     spec = "ema"
 

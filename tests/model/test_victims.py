@@ -31,7 +31,7 @@ PARENTS = (-1, 0, 1, 2, 1, 4, -1, 6, 6, -1)
 """Row -> row of its parent: a chain that forks, a short one, a single block."""
 POLICIES = (
     "lru", "lru(leaf_only=false)", "lrfu", "lrfu(leaf_only=false)", "lrfu(ranking=decayed,lambda=0.25)",
-    "gab", "gab(leaf_only=false)",
+    "gab", "gab(leaf_only=false)", "gittins", "gittins(leaf_only=false)",
     "lrfu(ranking=composite,alpha=0.3,leaf_only=false)", "lrfu(ranking=decayed,lambda=0.5,leaf_only=false)",
     "lfu", "ema(leaf_only=false)", "streaming", "strided(stride=2,leaf_only=true)",
     "arc", "arc(leaf_only=false)", "sieve", "sieve(leaf_only=false)", "s3fifo(small=0.3)",

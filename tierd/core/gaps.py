@@ -9,6 +9,9 @@ J. R. Stat. Soc. B 41(2), 1979). Gaps are those between accesses of identities, 
 
 A class is the length of the gap that the last access ended (0: it was the first; then by GAP_EDGES) and the number
 of tokens that its request brought (NEW_EDGES); for blocks from which two chains go on, the number of accesses.
+Beside these, the same gaps are counted by the number of accesses alone, 1 to MOST_COUNTED. Of two blocks that have
+been idle for as long, the one with more accesses is never worth less by that.
+
 What a record keeps of this is one byte, `learnt`: the class at its last access + 1 (0: none) in the lower six bits,
 the number of blocks known to follow it (2: two or more) in the upper two.
 """
@@ -17,20 +20,25 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arrays import indices, some
-from tierd_client.format import LEARNT_BINS, LEARNT_CLASSES, I64Array, U8Array
+from tierd_client.format import LEARNT_BINS, LEARNT_CLASSES, LEARNT_TOUCHES, I64Array, U8Array
 
 GAP_EDGES = np.array([4, 16, 64, 256])
 NEW_EDGES = (1, 1024, 4096, 16384)
 """Steps; tokens. A value is in the class that begins at the last edge that is not above it."""
-MOST_COUNTED = 8
+MOST_COUNTED = LEARNT_TOUCHES
 _NEW_CLASSES = len(NEW_EDGES) + 1
 _COUNT_CLASS = _NEW_CLASSES * (len(GAP_EDGES) + 2)
 CLASSES = LEARNT_CLASSES
+ROWS = CLASSES + MOST_COUNTED
+"""Of the index: one for each class, then one for each number of accesses."""
+_ONE = np.uint32(1)
+_ROW_OF = np.maximum(np.arange(MOST_COUNTED + 1), 1) + (CLASSES - 1)
 CLASS_MASK, FOLLOWERS_SHIFT, MOST_FOLLOWERS = 63, 6, 2
 
 BINS = LEARNT_BINS
@@ -46,7 +54,7 @@ MEMORY = 0.97
 LEARN_EVERY = 200
 _ENOUGH = 50
 """Accesses before the first index is made; one block at least must have been accessed again."""
-LIKE_LRU = np.tile(1.0 / (EDGES[:BINS] + 1.0), (CLASSES, 1))
+LIKE_LRU = np.tile(1.0 / (EDGES[:BINS] + 1.0), (ROWS, 1))
 
 
 def bin_of(gap: int) -> int:
@@ -84,20 +92,26 @@ def classes_of(learnt: U8Array) -> I64Array:
     return classes
 
 
+def touch_rows(touches: NDArray[np.integer[Any]]) -> I64Array:
+    """Row of the index for each number of accesses."""
+    rows: I64Array = _ROW_OF.take(touches, mode="clip")
+    return rows
+
+
 class Gaps:
-    """Counts by class and bin, in memory that survives the process, and the index made of them last."""
+    """Counts by row and bin, in memory that survives the process, and the index made of them last."""
 
     def __init__(self, counts: NDArray[np.float64]) -> None:
-        """`counts` (classes + 1, bins + 1): gaps by class and bin, and in the last column accesses that entered the
-        class; in the last row, first, the number of requests. What is no number there is forgotten."""
+        """`counts` (rows + 1, bins + 1): gaps by row and bin, and in the last column accesses after which blocks
+        stood there; in the last row, first, the number of requests. What is no number there is forgotten."""
         if not np.isfinite(counts).all() or some(counts < 0):
             counts[:] = 0
         self._flat = counts.reshape(-1)
-        self._gaps, self._entered = counts[:CLASSES, :BINS], counts[:CLASSES, BINS]
-        self._requests = counts[CLASSES]
+        self._gaps, self._entered = counts[:ROWS, :BINS], counts[:ROWS, BINS]
+        self._requests = counts[ROWS]
         self._step = 0
         self.index = LIKE_LRU
-        """G (classes, bins), never higher for a longer idle time."""
+        """G (rows, bins), never higher for a longer idle time."""
         self._learn()
 
     def access(self, touches: NDArray[np.uint32], gaps: I64Array, learnt: U8Array, new: int) -> U8Array:
@@ -105,10 +119,15 @@ class Gaps:
         a request of the new-class `new`. Their `learnt` from now on."""
         old = (learnt & CLASS_MASK).astype(np.int64)
         classed = indices(old > 0)
-        np.add.at(self._flat, (old[classed] - 1) * (BINS + 1) + bins_of(gaps[classed]), 1.0)
+        self._count(old[classed] - 1, touches[classed], bins_of(gaps[classed]))
         classes = self.classes(touches, gaps, learnt, new)
-        np.add.at(self._flat, classes * (BINS + 1) + BINS, 1.0)
+        self._count(classes, touches + _ONE, BINS)
         return (classes + 1).astype(np.uint8) | (learnt & ~np.uint8(CLASS_MASK))
+
+    def _count(self, classes: I64Array, touches: NDArray[np.uint32], bins: I64Array | int) -> None:
+        """One more in the row of each class, and in that of each number of accesses."""
+        for rows in (classes, touch_rows(touches)):
+            np.add.at(self._flat, rows * (BINS + 1) + bins, 1.0)
 
     def classes(self, touches: NDArray[np.uint32], gaps: I64Array, learnt: U8Array, new: int) -> I64Array:
         """Class of each of these records after such an access."""
@@ -133,15 +152,18 @@ class Gaps:
                 self._entered *= MEMORY
 
     def _learn(self) -> None:
-        if self._entered.sum() < _ENOUGH or not self._gaps.any():
+        entered = self._entered[:CLASSES].sum()
+        if entered < _ENOUGH or not self._gaps.any():
             return
-        counts = self._gaps + PRIOR_WEIGHT * self._gaps.sum(axis=0) / (self._entered.sum() + 1.0)
-        left = np.empty((CLASSES, BINS + 1))
+        counts = self._gaps + PRIOR_WEIGHT * self._gaps[:CLASSES].sum(axis=0) / (entered + 1.0)
+        left = np.empty((ROWS, BINS + 1))
         left[:, 0] = self._entered + PRIOR_WEIGHT + 1.0
         left[:, 1:] = left[:, :1] - np.cumsum(counts, axis=1)
         left[:, BINS] = np.maximum(left[:, BINS], 1.0)
         waited = np.maximum(0.5, (left[:, :-1] + left[:, 1:]) / 2) * np.diff(EDGES)
-        self.index = np.minimum.accumulate(_best_ratios(counts + 0.001, waited), axis=1)
+        index = np.minimum.accumulate(_best_ratios(counts + 0.001, waited), axis=1)
+        index[CLASSES:] = np.maximum.accumulate(index[CLASSES:], axis=0)
+        self.index = index
 
 
 def _best_ratios(gained: NDArray[np.float64], waited: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,9 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tierd.core.gaps import BINS, CLASSES, EDGES, FOLLOWERS_SHIFT, LIKE_LRU, Gaps, bin_of, bins_of, made_sound
+from tierd.core.gaps import (
+    BINS,
+    CLASSES,
+    EDGES,
+    FOLLOWERS_SHIFT,
+    LIKE_LRU,
+    ROWS,
+    Gaps,
+    bin_of,
+    bins_of,
+    made_sound,
+    touch_rows,
+)
 
-COUNTS = (CLASSES + 1, BINS + 1)
+COUNTS = (ROWS + 1, BINS + 1)
 
 
 def learner() -> Gaps:
@@ -50,6 +62,29 @@ def test_index_prefers_classes_that_come_back_soon() -> None:
     assert (np.diff(gaps.index, axis=1) <= 0).all()
 
 
+def test_gaps_count_for_the_number_of_accesses_before_them() -> None:
+    """A gap counts in the row of the accesses so far, the access that ended it enters the next; 8 are the most."""
+    counts = np.zeros(COUNTS)
+    gaps = Gaps(counts)
+    for touches in (0, 1, 7, 99):
+        accessed(gaps, touches, 5, min(touches, 1), 0)
+    assert (touch_rows(np.array([0, 1, 2, 8, 99])) - CLASSES).tolist() == [0, 0, 1, 7, 7]
+    assert counts[CLASSES:ROWS, bin_of(5)].tolist() == [1, 0, 0, 0, 0, 0, 1, 1]
+    assert counts[CLASSES:ROWS, BINS].tolist() == [1, 1, 0, 0, 0, 0, 0, 2]
+
+
+def test_more_accesses_are_never_worth_less() -> None:
+    """Blocks accessed once came back soon and those accessed twice never: after as long, twice is worth as much."""
+    gaps = learner()
+    for step in range(1, 201):
+        accessed(gaps, 0, 0, 0, 0)
+        accessed(gaps, 1, 2, 1, 0)
+        gaps.tick(step)
+    by_touches = gaps.index[CLASSES:]
+    assert (np.diff(by_touches, axis=0) >= 0).all()
+    assert by_touches[0, 0] == by_touches[1, 0] > gaps.index[4, 0]
+
+
 def test_before_anything_is_learnt_the_order_is_that_of_lru() -> None:
     """With fewer than 50 accesses the index is the same for all classes, and falls with the idle time."""
     gaps = learner()
@@ -58,6 +93,17 @@ def test_before_anything_is_learnt_the_order_is_that_of_lru() -> None:
         gaps.tick(step)
     assert gaps.index is LIKE_LRU
     assert (np.diff(LIKE_LRU, axis=1) < 0).all()
+
+
+def test_what_was_learnt_outlives_the_process() -> None:
+    """Whoever opens the same memory again has the same index, of classes and of numbers of accesses."""
+    counts = np.zeros(COUNTS)
+    gaps = Gaps(counts)
+    for step in range(1, 176):
+        accessed(gaps, step % 9, step, 1, 0)
+        gaps.tick(step)
+    assert not np.array_equal(gaps.index, LIKE_LRU)
+    assert np.array_equal(Gaps(counts).index, gaps.index)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])

@@ -117,7 +117,7 @@ class GivenStats:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """When a rank is asked for: the step, the wall time (s), the tier's characteristic age T (steps), and the index
-    learnt of gaps (classes, bins; gaps.py)."""
+    learnt of gaps (rows, bins; gaps.py)."""
 
     step: int
     wall_s: float

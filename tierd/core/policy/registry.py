@@ -11,6 +11,7 @@ from tierd.core.policy.arc import Arc
 from tierd.core.policy.base import Parameters, Policy
 from tierd.core.policy.ema import Ema
 from tierd.core.policy.gab import Gab
+from tierd.core.policy.gittins import Gittins
 from tierd.core.policy.h2o import H2O
 from tierd.core.policy.lfu import Lfu
 from tierd.core.policy.lrfu import Lrfu
@@ -29,8 +30,8 @@ Maker = Callable[[Parameters], Policy]
 
 POLICIES: dict[str, Maker] = {
     one.name: one.parse for one in (
-        Arc, Ema, Gab, H2O, Lfu, Lrfu, Lru, Random, S3Fifo, Scissorhands, Sieve, SlidingWindow, SnapKV, Streaming,
-        Strided, Tova,
+        Arc, Ema, Gab, Gittins, H2O, Lfu, Lrfu, Lru, Random, S3Fifo, Scissorhands, Sieve, SlidingWindow, SnapKV,
+        Streaming, Strided, Tova,
     )
 }
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
