@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import indices, some
+from tierd.core.arrays import constant, some
 from tierd_client.format import LEARNT_BINS, LEARNT_CLASSES, LEARNT_TOUCHES, I64Array, U8Array
 
 GAP_EDGES = np.array([4, 16, 64, 256])
@@ -47,6 +47,12 @@ EDGES = np.array([0.0, *(2.0 ** (np.arange(BINS) / 4))])
 _FIRST_GAPS = np.array([math.ceil(2.0 ** ((number - 1) / 4)) for number in range(1, BINS)])
 _FIRST_GAP_LIST: list[int] = _FIRST_GAPS.tolist()
 _CLASS_OF = np.maximum(np.arange(256) & CLASS_MASK, 1) - 1
+_CLASS_AFTER = (GAP_EDGES.searchsorted(np.arange(GAP_EDGES[-1] + 1), "right") + 1) * _NEW_CLASSES
+"""By the length of the gap; all longer ones are as the last."""
+_CELLS = np.where(np.arange(256) & CLASS_MASK, _CLASS_OF * (BINS + 1), -BINS)
+"""Where the gaps of a record's class are counted, by its `learnt`; with any bin below 0 if it has none."""
+_SHARED = constant(MOST_FOLLOWERS << FOLLOWERS_SHIFT, np.uint8)
+_FOLLOWERS_MASK = constant(~CLASS_MASK & 0xFF, np.uint8)
 PRIOR_WEIGHT = 50.0
 """Accesses of all classes together that stand for what a class has not met yet."""
 MEMORY = 0.97
@@ -117,23 +123,22 @@ class Gaps:
     def access(self, touches: NDArray[np.uint32], gaps: I64Array, learnt: U8Array, new: int) -> U8Array:
         """Counts one access to each of these records, as they were before it: `gaps` steps after their last one, by
         a request of the new-class `new`. Their `learnt` from now on."""
-        old = (learnt & CLASS_MASK).astype(np.int64)
-        classed = indices(old > 0)
-        self._count(old[classed] - 1, touches[classed], bins_of(gaps[classed]))
         classes = self.classes(touches, gaps, learnt, new)
-        self._count(classes, touches + _ONE, BINS)
-        return (classes + 1).astype(np.uint8) | (learnt & ~np.uint8(CLASS_MASK))
-
-    def _count(self, classes: I64Array, touches: NDArray[np.uint32], bins: I64Array | int) -> None:
-        """One more in the row of each class, and in that of each number of accesses."""
-        for rows in (classes, touch_rows(touches)):
-            np.add.at(self._flat, rows * (BINS + 1) + bins, 1.0)
+        bins = bins_of(gaps)
+        ended = _CELLS.take(learnt) + bins
+        classed = ended >= 0
+        cells = (
+            ended[classed], (touch_rows(touches) * (BINS + 1) + bins)[classed],
+            classes * (BINS + 1) + BINS, touch_rows(touches + _ONE) * (BINS + 1) + BINS,
+        )
+        np.add.at(self._flat, np.concatenate(cells), 1.0)
+        after: U8Array = (classes + 1).astype(np.uint8) | (learnt & _FOLLOWERS_MASK)
+        return after
 
     def classes(self, touches: NDArray[np.uint32], gaps: I64Array, learnt: U8Array, new: int) -> I64Array:
         """Class of each of these records after such an access."""
-        away = np.where(touches > 0, GAP_EDGES.searchsorted(gaps, "right") + 1, 0)
-        classes: I64Array = away * _NEW_CLASSES + new
-        if some(shared := learnt >> FOLLOWERS_SHIFT >= MOST_FOLLOWERS):
+        classes: I64Array = _CLASS_AFTER.take(gaps, mode="clip") * (touches > 0) + new
+        if some(shared := learnt >= _SHARED):
             classes[shared] = _COUNT_CLASS + np.minimum(touches[shared], MOST_COUNTED - 1)
         return classes
 
