@@ -88,7 +88,7 @@ def test_starts_serves_and_stops(daemon: StartDaemon) -> None:
         assert one.terminate() == 0
     assert one.event("stopped")["shared_memory"]
     assert not list(one.state_dir.glob("*.sock"))
-    assert one.shm_files() == ["catalog", "ghosts", "seg-1", "sessions"]
+    assert one.shm_files() == ["catalog", "ghosts", "learnt", "seg-1", "sessions"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
