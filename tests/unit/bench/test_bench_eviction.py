@@ -1,0 +1,14 @@
+"""The figures of eviction: every block that comes must need a victim."""
+
+from __future__ import annotations
+
+import pytest
+
+from tierd.bench.eviction import SPECS
+from tierd.core.policy.registry import parse
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_policies_that_are_measured_decline_nothing(spec: str) -> None:
+    """No policy whose victims are timed declines newcomers: there would be fewer victims than blocks."""
+    assert parse(spec).common.admission == "none"
