@@ -26,8 +26,9 @@ _DONE = (PutOutcome.STORED, PutOutcome.EXISTS)
 
 @dataclass(slots=True)
 class Flushed:
-    """What became of queued blocks since the last flush. `failed`: identity and outcome of those that are not
-    there, PENDING where the daemon was lost before it was told; `errors`: why, in words."""
+    """What became of queued blocks since the last flush. `failed`: identity and outcome of those that were neither
+    stored nor there before: PENDING where the daemon was lost before it was told, DUPLICATE of one that a call
+    named twice, whose first may be stored; `errors`: why, in words."""
 
     outcomes: Counter[PutOutcome] = field(default_factory=Counter)
     failed: list[tuple[bytes, PutOutcome]] = field(default_factory=list)
