@@ -34,9 +34,10 @@ LEASH = Path(__file__).resolve().parents[3] / "tierd/leash.py"
 
 
 class Adapter:
-    """One peer behind few verbs. `put`, `get_into` and `exists` are timed; all else is not."""
+    """One peer behind few verbs. `put`, `queue`, `flush`, `get_into` and `exists` are timed; all else is not."""
 
     version = "?"
+    can_queue = False
 
     def start(self, place: Path) -> None:
         """Starts servers and client; `place` is an empty directory of its own with a short path."""
@@ -56,6 +57,14 @@ class Adapter:
 
     def put(self, ids: Any, blocks: Sequence[Block]) -> None:
         """Returns when the peer has acknowledged the blocks."""
+        raise NotImplementedError
+
+    def queue(self, ids: Any, blocks: Sequence[Block]) -> None:
+        """As `put`, but returns when the blocks may be overwritten. Asked where `can_queue`, as is `flush`."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Returns when all that was queued is acknowledged."""
         raise NotImplementedError
 
     def put_chain(self, numbers: Sequence[int], blocks: Sequence[Block]) -> None:

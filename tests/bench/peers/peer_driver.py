@@ -146,10 +146,19 @@ def _measure_blocks(peers: Sequence[Peer], plan: Plan, block_bytes: int, figures
     for per_call in (1, BATCH_BLOCKS):
         rounds = _rounds(peers, plan, "round", per_call=per_call)
         for name, answers in rounds.items():
-            wrong, missed = (sum(one[key] for one in answers) for key in ("wrong", "missed"))
-            for verb, misses in (("put", 0), ("get", missed)):
-                work, times = Work(verb, block_bytes, per_call), [one[verb] for one in answers]
-                figures[name].append(figure_of(work, times, wrong, misses))
+            figures[name] += _figures_of_rounds(answers, block_bytes, per_call)
+
+
+def _figures_of_rounds(answers: Sequence[dict[str, Any]], block_bytes: int, per_call: int) -> list[Figure]:
+    """Of put, get, and where they were measured of queued puts."""
+    def total(key: str) -> int:
+        return sum(one[key] for one in answers)
+
+    def figure(verb: str, wrong: int, missed: int = 0) -> Figure:
+        return figure_of(Work(verb, block_bytes, per_call), [one[verb] for one in answers], wrong, missed)
+
+    figures = [figure("put", total("wrong")), figure("get", total("wrong"), total("missed"))]
+    return [*figures, figure("queue", total("queue_wrong"))] if "queue" in answers[0] else figures
 
 
 def _measure_lookups(peers: Sequence[Peer], plan: Plan, figures: dict[str, list[Figure]]) -> None:

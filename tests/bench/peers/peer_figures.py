@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ VERDICT_LOOKUP_IDS = (1024, 8192)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was done: put, get or lookup; bytes of a block (0 for a lookup); blocks or ids of a call."""
+    """What was done: put, queue (a put that does not wait for its commit), get or lookup; bytes of a block (0 for
+    a lookup); blocks or ids of a call."""
 
     verb: str
     block_bytes: int
@@ -27,7 +28,8 @@ class Work:
         if self.verb == "lookup":
             return f"lookup of {self.per_call:,} ids"
         batch = f", {self.per_call} a call" if self.per_call > 1 else ""
-        return f"{self.verb} {size_text(self.block_bytes)}{batch}"
+        verb = "queued put" if self.verb == "queue" else self.verb
+        return f"{verb} {size_text(self.block_bytes)}{batch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +82,28 @@ def figure_of(work: Work, times: Sequence[Times], wrong: int = 0, missed: int = 
         wrong, missed)
 
 
-def verdicts(ours: Iterable[Figure], theirs: Iterable[Figure]) -> list[Verdict]:
+def verdicts(ours: Mapping[Work, Figure], theirs: Mapping[Work, Figure]) -> dict[Work, Verdict]:
     """Over the works that the promise names, where the peer did them at all and rightly. Done wrongly by tierd it
     is lost, however fast."""
-    mine = {figure.work: figure for figure in ours}
-    other = {figure.work: figure for figure in theirs}
-    return [
-        Verdict(work, math.inf if mine[work].wrong else mine[work].p50_us, other[work].p50_us)
-        for work in promised() if work in mine and work in other and _counts(other[work])
-    ]
+    return {
+        work: Verdict(work, math.inf if ours[work].wrong else ours[work].p50_us, theirs[work].p50_us)
+        for work in judged() if work in ours and work in theirs and _counts(theirs[work])
+    }
 
 
 def _counts(theirs: Figure) -> bool:
     return theirs.calls > 0 and not theirs.wrong
 
 
-def promised() -> list[Work]:
-    """The works on which tierd means to be faster than every peer daemon."""
-    blocks = [Work(verb, size, 1) for verb in ("get", "put") for size in VERDICT_BLOCK_BYTES]
+def promised(put: str = "put") -> list[Work]:
+    """The works on which tierd means to be faster than every peer daemon; `put`: or queue."""
+    blocks = [Work(verb, size, 1) for verb in ("get", put) for size in VERDICT_BLOCK_BYTES]
     return blocks + [Work("lookup", 0, count) for count in VERDICT_LOOKUP_IDS]
+
+
+def judged() -> list[Work]:
+    """All of them, with each kind of put."""
+    return list(dict.fromkeys(promised() + promised("queue")))
 
 
 def size_text(size: int) -> str:

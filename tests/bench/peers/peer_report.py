@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from peer_figures import Figure, Verdict, Work, promised
+from peer_figures import Figure, Verdict, Work, judged, promised
 from peer_results import Result
 from peer_subjects import LIMIT, NOT_COMPARED, OURS
 
@@ -25,8 +25,11 @@ VERDICT = """
 Faster than every peer daemon that runs here on single-block get and put at 128 KiB, 640 KiB, 2 MiB, 5 MiB and on
 lookup of 1,024 and 8,192 ids, in the same run: **{answer}**
 
+The same with tierd's queued puts, which do not wait for their commit; each bears its share of the wait for all of
+them in the end: **{answer_queued}**
+
 A cell is the peer's median over tierd's: above 1 tierd is faster, bold where it is not. A dash: the peer has no
-such call, or did not do it rightly.
+such call, or did not do it rightly. Queued puts are compared with the peer's puts.
 
 """
 
@@ -47,25 +50,25 @@ environment is missing, that does not start or fails is listed with what it said
 def report(results: Sequence[Result], plot_path: str) -> str:
     """The whole document. `plot_path`: of the plot, relative to the document."""
     measured = [result for result in results if result.figures]
-    parts = [HEAD, f"\n![Times memcpy]({plot_path})\n", VERDICT.format(answer=_answer(measured))]
+    answers = {"answer": _answer(measured, promised()), "answer_queued": _answer(measured, promised("queue"))}
+    parts = [HEAD, f"\n![Times memcpy]({plot_path})\n", VERDICT.format(**answers)]
     parts += [_verdict_table(measured), _losses(measured), _peers(results)]
     parts += [_tables(result) for result in measured]
     parts += [_not_compared(), REPEAT]
     return "".join(parts)
 
 
-def _answer(results: Sequence[Result]) -> str:
-    judged = [verdict for result in results for verdict in result.verdicts.values()]
-    lost = sum(not verdict.is_faster for verdict in judged)
-    if not judged:
+def _answer(results: Sequence[Result], works: Sequence[Work]) -> str:
+    cells = [result.verdicts[work] for result in results for work in works if work in result.verdicts]
+    lost = sum(not verdict.is_faster for verdict in cells)
+    if not cells:
         return "nothing was measured."
-    return f"not on {lost} of {len(judged)}, listed below." if lost else f"yes, on all {len(judged)}."
+    return f"not on {lost} of {len(cells)}, listed below." if lost else f"yes, on all {len(cells)}."
 
 
 def _verdict_table(results: Sequence[Result]) -> str:
-    works = promised()
-    head = ["peer", *(work.label.removeprefix("lookup of ") for work in works)]
-    rows = [[result.subject.title, *(_ratio(result.verdicts.get(work)) for work in works)] for result in results]
+    head = ["peer", *(work.label.removeprefix("lookup of ") for work in judged())]
+    rows = [[result.subject.title, *(_ratio(result.verdicts.get(work)) for work in judged())] for result in results]
     return _table(head, rows)
 
 
@@ -77,24 +80,28 @@ def _ratio(verdict: Verdict | None) -> str:
 
 
 def _losses(results: Sequence[Result]) -> str:
-    lines = [
-        f"* {result.subject.title}, {verdict.work.label}: {verdict.theirs_us:,.0f} us, "
-        f"tierd {verdict.ours_us:,.0f} us. {WHY_NOT[verdict.work.verb]}"
-        for result in results for verdict in result.verdicts.values() if not verdict.is_faster
-    ]
-    return "\nWhere not, and why:\n\n" + "\n".join(lines) + "\n" if lines else ""
+    """Each of them with both medians, and what tierd's time consists of there."""
+    lost = [(r.subject.title, one) for r in results for one in r.verdicts.values() if not one.is_faster]
+    if not lost:
+        return ""
+    rows = [[name, one.work.label, f"{one.theirs_us:,.0f}", f"{one.ours_us:,.0f}"] for name, one in lost]
+    verbs = dict.fromkeys(one.work.verb for _, one in lost)
+    why = "".join(f"* {WHY_NOT[verb]}\n" for verb in verbs)
+    return f"\nWhere not, and why:\n\n{_table(['peer', 'call', 'its us', 'tierd us'], rows)}\n{why}"
 
 
 WHY_NOT = {
-    "get": "A get finds the block, copies it and checks again in Python, which costs some ten microseconds.",
-    "put": "A put ends with an RPC to the daemon, in Python, of half a millisecond at least.",
-    "lookup": "A lookup asks the daemon, in Python; the peer's server is in C or C++.",
+    "get": "A get finds the block, copies it, looks whether it is still the same, and notes the access, in Python.",
+    "put": "A put that waits is one call over a Unix stream; the daemon wakes up and books it, in Python.",
+    "queue": "Queued puts share RPCs; each copies the block, computes its checksum, and is booked by the daemon.",
+    "lookup": "A lookup probes the catalog for all ids by columns in numpy; the peer's server is in C or C++.",
 }
-"""What tierd's time consists of where a peer is faster."""
+"""What tierd's time consists of where a peer is faster, by verb."""
 
 
 def _peers(results: Sequence[Result]) -> str:
-    rows = [
+    own = next((result.versions[OURS.name] for result in results if OURS.name in result.versions), "")
+    rows = [[OURS.title, own, OURS.path, ""]] + [
         [result.subject.title, result.versions.get(result.peer, ""), result.subject.path, result.error or "ran"]
         for result in results
     ]

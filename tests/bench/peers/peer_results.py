@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,8 +40,7 @@ class Result:
 
     @property
     def verdicts(self) -> dict[Work, Verdict]:
-        judged = verdicts(self.ours.values(), self.theirs.values())
-        return {verdict.work: verdict for verdict in judged}
+        return verdicts(self.ours, self.theirs)
 
     def keep(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,4 +61,9 @@ class Result:
 
 
 def _by_work(figures: list[Figure]) -> dict[Work, Figure]:
-    return {figure.work: figure for figure in figures}
+    """Where a store knows no queued puts, its put stands for them."""
+    by_work = {figure.work: figure for figure in figures}
+    for one in figures:
+        if one.work.verb == "put":
+            by_work.setdefault(replace(one.work, verb="queue"), one)
+    return by_work

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from peer_adapter import Adapter
+from peer_adapter import Adapter, Block
 
 POISON = 0xA5
 LOOKUP_BLOCK_BYTES = 4096
@@ -65,8 +65,23 @@ class Clocks:
         self.seconds = [second for second, kept in zip(self.seconds, which, strict=True) if kept]
         self.blocks = len(self.seconds) * blocks_per_call
 
+    def share(self, wait: Call) -> None:
+        """Adds what a wait for all calls took to each of them, in equal parts."""
+        began = time.perf_counter()
+        with self.cpu():
+            wait()
+        part = (time.perf_counter() - began) / len(self.seconds)
+        self.seconds = [second + part for second in self.seconds]
+
     def as_json(self) -> dict[str, Any]:
         return vars(self)
+
+
+class Group(NamedTuple):
+    """The blocks of one call: ids in the peer's form, indices in our memory."""
+
+    ids: Any
+    indices: range
 
 
 class Runner:
@@ -76,6 +91,7 @@ class Runner:
         self._adapter = adapter
         self._place = place
         self._next = 0
+        self._order = random.Random(1)
 
     def start(self) -> dict[str, Any]:
         self._adapter.start(self._place)
@@ -93,20 +109,37 @@ class Runner:
 
     def round(self, per_call: int, budget_s: float) -> dict[str, Any]:
         """Puts new blocks and gets them in another random order; counts blocks that were not what was put."""
-        order = random.Random(self._next)
-        groups = self._groups(per_call)
-        order.shuffle(groups)
-        put, get = Clocks(), Clocks()
-        done = put.run([self._putting(*group) for group in groups], per_call, budget_s)
-        groups = groups[:done]
-        order.shuffle(groups)
-        self._poison()
-        found: list[bool] = []
-        done = get.run([self._getting(*group, found) for group in groups], per_call, budget_s)
-        wrong = sum(self._wrong_blocks(group) for group, was in zip(groups[:done], found, strict=True) if was)
-        get.keep(found, per_call)
+        put, groups = self._stored(self._adapter.put, per_call, budget_s)
+        get, found, wrong = self._read(groups, per_call, budget_s)
         self._adapter.clear()
-        return {"put": put.as_json(), "get": get.as_json(), "wrong": wrong, "missed": found.count(False)}
+        answer = {"put": put.as_json(), "get": get.as_json(), "wrong": wrong, "missed": found.count(False)}
+        return answer | self._queued(per_call, budget_s) if self._adapter.can_queue else answer
+
+    def _queued(self, per_call: int, budget_s: float) -> dict[str, Any]:
+        """Puts that do not wait; each bears its share of the wait for all. What is then not there is wrong."""
+        queue, groups = self._stored(self._adapter.queue, per_call, budget_s)
+        queue.share(self._adapter.flush)
+        _, found, wrong = self._read(groups, per_call, budget_s)
+        self._adapter.clear()
+        return {"queue": queue.as_json(), "queue_wrong": wrong + found.count(False)}
+
+    def _stored(self, store: Callable[..., Any], per_call: int, budget_s: float) -> tuple[Clocks, list[Group]]:
+        """Stores new blocks in a random order, call by call."""
+        clocks, groups = Clocks(), self._groups(per_call)
+        done = clocks.run([self._call(store, group, self._sources) for group in groups], per_call, budget_s)
+        return clocks, groups[:done]
+
+    def _read(self, groups: list[Group], per_call: int, budget_s: float) -> tuple[Clocks, list[bool], int]:
+        """Reads blocks in another order: which calls found theirs, how many blocks were not as they were put."""
+        clocks, found = Clocks(), list[bool]()
+        self._order.shuffle(groups)
+        for target in self._targets:
+            target[:] = POISON
+        calls = [self._call(self._adapter.get_into, group, self._targets, found) for group in groups]
+        done = clocks.run(calls, per_call, budget_s)
+        wrong = sum(self._wrong_blocks(group) for group, was in zip(groups[:done], found, strict=True) if was)
+        clocks.keep(found, per_call)
+        return clocks, found, wrong
 
     def fill(self, count: int) -> dict[str, Any]:
         """One chain of small blocks, to be looked up."""
@@ -129,31 +162,30 @@ class Runner:
         self._adapter.stop()
         return {}
 
-    def _groups(self, per_call: int) -> list[tuple[Any, list[int]]]:
-        """Of each call its ids and the indices of its blocks."""
-        starts = range(0, len(self._sources) - per_call + 1, per_call)
+    def _groups(self, per_call: int) -> list[Group]:
+        """The calls of a round, in a random order, with new ids; each source says which one it is."""
         numbers = range(self._next, self._next + len(self._sources))
         self._next += len(self._sources)
-        for index, number in enumerate(numbers):
-            self._sources[index][:8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
-        return [
-            (self._adapter.ids(numbers[at : at + per_call]), list(range(at, at + per_call))) for at in starts
+        for source, number in zip(self._sources, numbers, strict=True):
+            source[:8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
+        groups = [
+            Group(self._adapter.ids(numbers[at : at + per_call]), range(at, at + per_call))
+            for at in range(0, len(self._sources) - per_call + 1, per_call)
         ]
+        self._order.shuffle(groups)
+        return groups
 
-    def _putting(self, ids: Any, indices: list[int]) -> Call:
-        blocks = [self._sources[index] for index in indices]
-        return lambda: self._adapter.put(ids, blocks)
+    def _call(
+        self, verb: Callable[..., Any], group: Group, memory: Sequence[Block], answers: list[Any] | None = None,
+    ) -> Call:
+        """One call to be timed; its answer is noted where somebody wants it."""
+        blocks = [memory[index] for index in group.indices]
+        if answers is None:
+            return lambda: verb(group.ids, blocks)
+        return lambda: answers.append(verb(group.ids, blocks))
 
-    def _getting(self, ids: Any, indices: list[int], found: list[bool]) -> Call:
-        blocks = [self._targets[index] for index in indices]
-        return lambda: found.append(self._adapter.get_into(ids, blocks))
-
-    def _poison(self) -> None:
-        for target in self._targets:
-            target[:] = POISON
-
-    def _wrong_blocks(self, group: tuple[Any, list[int]]) -> int:
-        return sum(not np.array_equal(self._sources[i], self._targets[i]) for i in group[1])
+    def _wrong_blocks(self, group: Group) -> int:
+        return sum(not np.array_equal(self._sources[index], self._targets[index]) for index in group.indices)
 
 
 def descendants(pid: int) -> list[int]:

@@ -31,7 +31,10 @@ class Subject:
 
 
 LIMIT = Subject("memcpy", "memcpy", "memcpy_limit", "", "one copy in, one out, of the same process's shared memory")
-OURS = Subject("tierd", "tierd", "tierd_daemon", "", "shared memory, client and daemon", ("tierd-peers-",))
+OURS = Subject(
+    "tierd", "tierd", "tierd_daemon", "",
+    "shared memory; `tierd serve` without a spill tier, the blocking client, a checksum of each put",
+    ("tierd-peers-",))
 
 _MOONCAKE = {"LD_LIBRARY_PATH": LIBRARIES}
 _LMCACHE = {"OMP_NUM_THREADS": "1", "LMCACHE_TRACK_USAGE": "false"}

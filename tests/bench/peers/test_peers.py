@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ from peer_figures import Figure, Times, Verdict, Work, figure_of, percentile, pr
 from peer_plot import plot
 from peer_report import report
 from peer_results import Result
-from peer_runner import Runner
+from peer_runner import Clocks, Runner
 from peer_subjects import LIMIT, OURS, PEERS, Subject
 
 HERE = Path(__file__).parent
 GET, PUT, BATCH = Work("get", 131072, 1), Work("put", 131072, 1), Work("get", 131072, 16)
-LOOKUP = Work("lookup", 0, 1024)
+QUEUE, LOOKUP = Work("queue", 131072, 1), Work("lookup", 0, 1024)
 MACHINE = {
     "cpu": "Some CPU", "cores": 2, "memory_bytes": 24 << 30, "kernel": "6.1", "python": "3.11.7", "load": 0.1,
     "date": "2026-11-30 04:00 UTC",
@@ -33,13 +34,14 @@ def figure(work: Work, p50_us: float, **more: Any) -> Figure:
 
 
 def result(**more: Any) -> Result:
-    """tierd is faster at get, slower at put and lookup."""
+    """tierd is faster at get and at queued puts, slower at puts that wait and at lookup."""
     figures = {
         "redis": [figure(GET, 200.0), figure(PUT, 50.0), figure(BATCH, 3000.0), figure(LOOKUP, 400.0)],
-        OURS.name: [figure(GET, 40.0), figure(PUT, 100.0), figure(BATCH, 600.0), figure(LOOKUP, 800.0)],
+        OURS.name: [figure(GET, 40.0), figure(PUT, 100.0), figure(QUEUE, 32.0), figure(BATCH, 600.0),
+                    figure(LOOKUP, 800.0)],
         LIMIT.name: [figure(GET, 20.0), figure(PUT, 25.0), figure(BATCH, 320.0)],
     }
-    return Result("redis", MACHINE, 71.0, {"redis": "redis 8.1.0"}, figures, **more)
+    return Result("redis", MACHINE, 71.0, {"redis": "redis 8.1.0", OURS.name: "0.1.0"}, figures, **more)
 
 
 class Careless(Adapter):
@@ -70,6 +72,26 @@ class Careless(Adapter):
 
     def clear(self) -> None:
         self._of.clear()
+
+
+class Hasty(Careless):
+    """Stores what was queued when it is flushed, but for the first call."""
+
+    can_queue = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[tuple[Sequence[str], Sequence[Block]]] = []
+
+    def queue(self, ids: Sequence[str], blocks: Sequence[Block]) -> None:
+        self._waiting.append((ids, [block.copy() for block in blocks]))
+
+    def flush(self) -> None:
+        for ids, blocks in self._waiting[1:]:
+            self.put(ids, blocks)
+
+    def get_into(self, ids: Sequence[str], blocks: Sequence[Block]) -> bool:
+        return all(key in self._of for key in ids) and super().get_into(ids, blocks)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.1, 1.0), (0.5, 5.0), (0.55, 6.0), (1.0, 10.0), (0.0, 1.0)])
@@ -106,11 +128,12 @@ def test_a_verdict_is_theirs_over_ours() -> None:
 def test_verdicts_are_on_what_is_promised() -> None:
     """Batches are reported and not judged; what the peer did wrongly or not at all is no verdict. What tierd did
     wrongly is lost."""
-    assert set(result().verdicts) == {GET, PUT, LOOKUP}
-    assert verdicts([figure(GET, 40.0)], [figure(GET, 10.0, wrong=1)]) == []
-    assert verdicts([figure(GET, 40.0)], [figure(PUT, 10.0)]) == []
-    assert verdicts([figure(GET, 40.0)], [figure_of(GET, [], missed=9)]) == []
-    assert not verdicts([figure(GET, 1.0, wrong=1)], [figure(GET, 10.0)])[0].is_faster
+    assert set(result().verdicts) == {GET, PUT, QUEUE, LOOKUP}
+    ours = {GET: figure(GET, 40.0)}
+    assert not verdicts(ours, {GET: figure(GET, 10.0, wrong=1)})
+    assert not verdicts(ours, {PUT: figure(PUT, 10.0)})
+    assert not verdicts(ours, {GET: figure_of(GET, [], missed=9)})
+    assert not verdicts({GET: figure(GET, 1.0, wrong=1)}, {GET: figure(GET, 10.0)})[GET].is_faster
 
 
 def test_what_is_promised() -> None:
@@ -141,7 +164,8 @@ def test_losses_are_shown() -> None:
     """The first words of the verdict count what tierd lost, and each loss is listed with both times."""
     text = report([result()], "docs/peers.svg")
     assert "**not on 2 of 3, listed below.**" in text
-    assert "* Valkey by redis-py, put 128 KiB: 50 us, tierd 100 us." in text
+    assert "**not on 1 of 3, listed below.**" in text
+    assert "| Valkey by redis-py | put 128 KiB | 50 | 100 |" in text
     won = Result("redis", MACHINE, 1.0, {}, {"redis": [figure(GET, 9.0)], OURS.name: [figure(GET, 3.0)]})
     assert "**yes, on all 1.**" in report([won], "docs/peers.svg")
 
@@ -171,6 +195,23 @@ def test_wrong_blocks_and_misses_are_counted() -> None:
         assert (answer["wrong"], answer["missed"]) == (spoilt, lost)
         assert len(answer["put"]["seconds"]) == answer["put"]["blocks"] == 8
         assert len(answer["get"]["seconds"]) == answer["get"]["blocks"] == 8 - lost
+
+
+def test_queued_puts_are_read_after_the_wait() -> None:
+    """What was queued and is not there after the flush counts as wrong; puts of the same round do not."""
+    runner = Runner(Hasty(), Path())
+    runner.use(512, 8)
+    answer = runner.round(per_call=1, budget_s=10.0)
+    assert (answer["queue_wrong"], answer["wrong"], answer["queue"]["blocks"]) == (1, 0, 8)
+
+
+def test_a_wait_is_shared_in_equal_parts() -> None:
+    """Each of four calls bears a quarter of a wait for all of them."""
+    clocks = Clocks()
+    clocks.seconds = [0.0, 1.0, 2.0, 3.0]
+    clocks.share(lambda: threading.Event().wait(0.004))
+    assert clocks.seconds[0] >= 0.001
+    assert [second - clocks.seconds[0] for second in clocks.seconds] == pytest.approx([0.0, 1.0, 2.0, 3.0])
 
 
 def test_batches_take_so_many_blocks() -> None:

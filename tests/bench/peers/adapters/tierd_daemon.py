@@ -19,6 +19,7 @@ TOKENS = 16
 
 class Tierd(Adapter):
     version = version("tierd")
+    can_queue = True
 
     def start(self, place: Path) -> None:
         socket = place / "tierd.sock"
@@ -42,6 +43,14 @@ class Tierd(Adapter):
         outcomes = self._namespace.put(ids, blocks)
         if any(outcome is not PutOutcome.STORED for outcome in outcomes):
             raise RuntimeError(f"put: {outcomes}")
+
+    def queue(self, ids: Identities, blocks: Sequence[Block]) -> None:
+        self._namespace.put(ids, blocks, wait=False)
+
+    def flush(self) -> None:
+        flushed = self._client.flush()
+        if flushed.failed:
+            raise RuntimeError(f"flush: {flushed.outcomes}, {flushed.errors}")
 
     def get_into(self, ids: Identities, blocks: Sequence[Block]) -> bool:
         outcomes = self._namespace.get_into(ids, blocks)
