@@ -62,8 +62,9 @@ def test_blocks_of_attention() -> None:
     """A row of all layers and heads becomes masses of blocks by the aggregation's name, of sum 1 at most."""
     rows = torch.tensor(CASES["lift"]["sixteenths"]) / 16
     assert block_mass(rows, 4).tolist() == CASES["lift"]["mean"]
-    largest = torch.tensor(CASES["lift"]["max"])
-    assert torch.equal(block_mass(rows, 4, over="max"), largest / largest.sum())
+    for over in ("max", "per_token"):
+        expected = torch.tensor(CASES["lift"][over])
+        assert block_mass(rows, 4, over=over).tolist() == pytest.approx((expected / expected.sum()).tolist())
 
 
 def test_every_policy_with_a_score_has_a_case() -> None:
