@@ -61,6 +61,7 @@ CONFINED: dict[str, tuple[str, ...]] = {
         "tierd/adapters/hbm_*.py", "tierd/adapters/torch_bytes.py", "tierd/doctor/cuda.py", "tierd/demo/*",
         "tierd/testing/*", "tierd/sim/retention.py", "clients/tierd_client/*",
     ),
+    "PIL": ("tierd/sim/png.py",),
     "transformers": ("tierd/demo/*",),
     "tokenizers": ("tierd/demo/*",),
     "safetensors": ("tierd/demo/*",),
