@@ -59,7 +59,6 @@ class TierOccupancy:
     found_blocks: int
     shed_total: dict[str, int]
     stocked_bytes: int
-    footprints: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,10 +304,7 @@ class AdminRoutines:
         """Bytes and blocks per tier at one instant."""
         reply = await self._call("Occupancy", admin_pb2.OccupancyRequest())
         tiers = [
-            _record(
-                TierOccupancy, one, tier=_tier(one.tier), shed_total=dict(one.shed_total),
-                footprints=dict(one.footprints),
-            )
+            _record(TierOccupancy, one, tier=_tier(one.tier), shed_total=dict(one.shed_total))
             for one in reply.tiers
         ]
         return _record(Occupancy, reply, tiers={one.tier: one for one in tiers})

@@ -36,7 +36,6 @@ def settle(state: State) -> None:
         _store_ahead(state, state.tiers[Tier.SPILL], np.unique(np.concatenate(touched)))
     _store_next_victims(state, state.tiers[Tier.SPILL])
     _trim(state, state.tiers[Tier.SPILL])
-    state.tiers[Tier.SPILL].copies.return_to_limit()
 
 
 def _store_ahead(state: State, spill: TierState, rows: I64Array) -> None:
@@ -94,12 +93,11 @@ def _ahead(state: State) -> int:
 def _trim(state: State, spill: TierState) -> None:
     """Above the high watermark the lowest ranked copies are deleted, command by command, down to the low one."""
     copies, settings = spill.copies, state.settings
-    most = min(copies.capacity, copies.limit)
-    if copies.capacity - copies.free > settings.spill_high * most:
+    if copies.capacity - copies.free > settings.spill_high * copies.capacity:
         state.storing.trimming = True
     if not state.storing.trimming:
         return
-    left, low = TRIM_BLOCKS, settings.spill_low * most
+    left, low = TRIM_BLOCKS, settings.spill_low * copies.capacity
     while left > 0 and (over := copies.capacity - copies.free - low) > 0:
         mean_bytes = max(1, copies.used) / max(1, copies.blocks - copies.found_blocks)
         chosen = state.choose(spill, min(left, math.ceil(over / mean_bytes)))
