@@ -148,6 +148,10 @@ class SpillStore(Protocol):
     def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
         """Newer statistics of stored blocks, by identity; those of blocks that are gone are ignored."""
 
+    def footprints(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> list[int | None]:
+        """Bytes of the store's memory that each of up to LOOK_IDENTITIES_MAX stored blocks takes, with all that is
+        kept beside it. None where nothing is stored, or the store cannot tell."""
+
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None: ...
 
     def probe(self, deadline_s: float) -> SpillHealth:

@@ -175,7 +175,8 @@ class Settings(BaseModel):
     )
     spill_bytes_max: Size = Field(
         GIB, ge=PAGE_BYTES, le=1 << 50,
-        description="Most bytes of blocks that this daemon keeps in the spill tier. Default 1GiB.",
+        description="Most bytes of the spill server's memory that this daemon's blocks take, as the server tells "
+        "how much one of each size does (docs/redis.md). Default 1GiB.",
     )
     spill_write: SpillWrite = Field(
         SpillWrite.ON_EVICT,

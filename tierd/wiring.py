@@ -35,6 +35,7 @@ from tierd.adapters.survivors import Survivors
 from tierd.adapters.trace_log import TraceLog
 from tierd.app.daemon import Daemon, Stage
 from tierd.app.finder import Finder
+from tierd.app.footprints import FootprintSurvey
 from tierd.app.lending import Pools
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespaces
@@ -158,6 +159,7 @@ def compose(ground: Ground) -> Daemon:
         writer, mover, namespaces, timeout_s=settings.spill_lookup_ms / 1000,
         ttl_s=settings.spill_miss_ttl_ms / 1000,
     )
+    survey = FootprintSurvey(writer, mover, save=partial(_keep_footprints, ground.state))
     restater = Restater(writer, mover, every_s=settings.spill_statistics_s)
     make_store = partial(_attached_store, settings, ground.state)
     service = Service(
@@ -168,6 +170,7 @@ def compose(ground: Ground) -> Daemon:
     stages = [
         _memory_stage(ground), Stage("mover", stop=mover.stop), Stage("spill-watch", run=spill_watch.run),
         Stage("finder", stop=finder.stop), Stage("restater", run=restater.run, stop=restater.stop),
+        Stage("footprints", run=survey.run),
         Stage("sweep", run=service.sweep.run), *_recorder_stages(settings, writer),
     ]
     server = _rpc_server(ground, service)
@@ -237,6 +240,14 @@ def _keep_epoch(state: StateDirectory, epoch: int) -> None:
         log.warning("marker_epoch_not_kept", epoch=epoch, error=str(error))
 
 
+def _keep_footprints(state: StateDirectory, bytes_by_size: Mapping[int, int]) -> None:
+    """Footprints that are not kept cost the next start some time in which whole pages are assumed."""
+    try:
+        state.keep_numbers("footprints", bytes_by_size)
+    except OSError as error:
+        log.warning("footprints_not_kept", error=str(error))
+
+
 def embedded_bytes(settings: Settings) -> int:
     """The most memory that the embedded server may take."""
     return settings.spill_bytes_max + settings.spill_bytes_max // 8 + EMBEDDED_OVERHEAD_BYTES
@@ -295,7 +306,9 @@ def _engine_settings(ground: Ground) -> EngineSettings:
         readable = hbm is not None and hbm.mappable
         segments = settings.hbm_segments if hbm is not None else ()
         tiers.append(TierSpec(Tier.HBM, segments, readable=readable, lends=ground.lent is not None))
-    tiers.append(TierSpec(Tier.SPILL, capacity_bytes=settings.spill_bytes_max))
+    tiers.append(TierSpec(
+        Tier.SPILL, capacity_bytes=settings.spill_bytes_max, footprints=ground.state.numbers("footprints"),
+    ))
     return EngineSettings(
         tiers=tuple(tiers), policy=settings.policy, clock=settings.clock.value,
         steps_per_second=settings.steps_per_second, max_moves=settings.max_moves, max_held=settings.max_held,

@@ -59,6 +59,7 @@ class TierOccupancy:
     found_blocks: int
     shed_total: dict[str, int]
     stocked_bytes: int
+    footprints: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +305,10 @@ class AdminRoutines:
         """Bytes and blocks per tier at one instant."""
         reply = await self._call("Occupancy", admin_pb2.OccupancyRequest())
         tiers = [
-            _record(TierOccupancy, one, tier=_tier(one.tier), shed_total=dict(one.shed_total))
+            _record(
+                TierOccupancy, one, tier=_tier(one.tier), shed_total=dict(one.shed_total),
+                footprints=dict(one.footprints),
+            )
             for one in reply.tiers
         ]
         return _record(Occupancy, reply, tiers={one.tier: one for one in tiers})

@@ -22,6 +22,7 @@ STANDARD_NAMES = {"__init__.py", "__main__.py", "conftest.py"}
 DISTRIBUTIONS = {
     "grpc": "grpcio", "grpc_health": "grpcio-health-checking", "grpc_reflection": "grpcio-reflection",
     "google": "protobuf", "prometheus_client": "prometheus-client", "tierd_client": "tierd-client",
+    "PIL": "pillow",
 }
 """Packages whose distribution has another name."""
 

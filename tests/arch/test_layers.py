@@ -62,6 +62,7 @@ CONFINED: dict[str, tuple[str, ...]] = {
         "tierd/testing/*", "tierd/sim/retention.py", "clients/tierd_client/*",
     ),
     "transformers": ("tierd/demo/*", "clients/tierd_client/integrations/transformers/*"),
+    "PIL": ("tierd/sim/png.py",),
     "tokenizers": ("tierd/demo/*",),
     "safetensors": ("tierd/demo/*",),
     "gguf": ("tierd/demo/*",),

@@ -94,6 +94,7 @@ def test_least_rights(cluster: ValkeyCluster) -> None:
     get_new(store, 1)
     store.restate(FINGERPRINT, {blocks[0].identity: Record(touches=9, wall=2.0e9)}, 5.0)
     assert store.look(FINGERPRINT, [blocks[0].identity], 5.0)[0].record.touches == 9  # type: ignore[union-attr]
+    assert all(store.footprints(FINGERPRINT, [block.identity for block in blocks], 5.0))
     store.unlink(FINGERPRINT, [block.identity for block in blocks], 5.0)
     store.probe(5.0)
     assert "no maxmemory" in store.probe(5.0).detail

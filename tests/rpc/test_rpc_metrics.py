@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rpc_daemon import BLOCK, DEADLINE_S, Daemon, block_ids, run, until
 
 from tierd.app.finder import Finder
+from tierd.app.footprints import FootprintSurvey
 from tierd.core.gaps import BINS, CLASSES
 from tierd.core.messages import SpillState, Tier
 from tierd.testing.faulty import Fault, Operation
@@ -85,6 +86,7 @@ async def live(d: Daemon, script: Switch, scrapes: list[Scrape]) -> None:
     for seed in range(30, 40):
         await d.store_blocks(session, block_ids(seed))
     look()
+    await FootprintSurvey(d.service.writer, d.service.mover, save=lambda _: None).round()
     await hang(d, script, look)
     script.fault = Fault.DOWN
     await d.evict(block_ids(39))

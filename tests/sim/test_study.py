@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tierd.sim.command import sim
+from tierd.sim.files import draw
 from tierd.sim.plots import heat_map, hit_rates
 from tierd.sim.replay import replay
 from tierd.sim.report import as_csv
@@ -97,6 +99,27 @@ def test_a_map_marks_its_greatest_value() -> None:
     drawn = ElementTree.fromstring(heat_map("t", "beta", ["0", "1"], "alpha", ["a"], [[1.0], [3.5]]))
     assert [one.text for one in drawn.iter(f"{SVG}text") if one.attrib["font-weight"] == "bold"] == ["t", "3.50"]
     assert len(list(drawn.iter(f"{SVG}rect"))) == 1 + 2
+
+
+def test_a_png_shows_what_the_svg_does(tmp_path: Path) -> None:
+    """A picture asked for as PNG has twice the pixels of the SVG, with lines and dots of the same colours there."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow, the extra plots, is not installed")
+    drawn = hit_rates([row("lru", 20), row("lru", 50, 99), row("belady", 60), row("belady", 70, 99)])
+    draw(tmp_path / "rates.png", drawn)
+    root, picture = ElementTree.fromstring(drawn), image.open(tmp_path / "rates.png")
+    assert picture.size == (2 * int(root.attrib["width"]), 2 * int(root.attrib["height"]))
+    for dot in root.iter(f"{SVG}circle"):
+        place = tuple(round(2 * float(dot.attrib[one])) for one in ("cx", "cy"))
+        assert "#{:02x}{:02x}{:02x}".format(*picture.getpixel(place)) == dot.attrib["fill"]
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another ending, and PNG without Pillow, end the command with status 2 and say what is missing."""
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for name, problem in (("rates.gif", ".svg nor in .png"), ("rates.png", "tierd[plots]")):
+        refused = run_command("nowhere.jsonl", "--plot", name)
+        assert refused.exit_code == 2
+        assert problem in refused.stderr
 
 
 def test_files_are_written(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from tierd.core.errors import InvalidInput, Unavailable
@@ -68,6 +69,18 @@ class StateDirectory:
     def keep_count(self, name: str, number: int) -> None:
         """Keeps a number under that name for the next daemon. OSError."""
         self._write(name, str(number))
+
+    def numbers(self, name: str) -> dict[int, int]:
+        """Positive numbers kept under that name; none before the first, and for a file that is no such thing."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            pairs = [line.split() for line in (self.path / name).read_text().splitlines()]
+            found = {int(key): int(number) for key, number in pairs}
+            return found if all(key > 0 and number > 0 for key, number in found.items()) else {}
+        return {}
+
+    def keep_numbers(self, name: str, numbers: Mapping[int, int]) -> None:
+        """Keeps numbers under that name for the next daemon. OSError."""
+        self._write(name, "\n".join(f"{key} {number}" for key, number in numbers.items()))
 
     def _write(self, name: str, text: str) -> None:
         path = self.path / name

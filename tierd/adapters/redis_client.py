@@ -24,6 +24,8 @@ PIPELINE_MAX = 1024
 PORTION_BYTES_MAX = 2 << 20
 """Values that are sent, or asked for, before the replies to those before are read: so that the server always has
 something to do, and never much to remember. A larger value is one portion."""
+KEY_PLACES = {b"MEMORY": 2}
+"""Where the key stands in a small command, if not behind its first word."""
 TURNS_MAX = 5
 """Most servers that one command is sent to, one after the other."""
 
@@ -133,7 +135,7 @@ class RedisClient:
         raise self._astray()
 
     def batch(self, commands: Sequence[Words], deadline: Deadline) -> list[Answer]:
-        """Replies of small commands whose second word is the key, in their order; an error reply stands for
+        """Replies of small commands of one key (KEY_PLACES) in their order; an error reply stands for
         itself. Servers are talked to at the same time, each with all its commands at once."""
         replies: list[Answer] = []
         for first in range(0, len(commands), PIPELINE_MAX):
@@ -167,7 +169,7 @@ class RedisClient:
         answers: dict[int, Answer] = {}
         left: dict[int, Place | None] = dict.fromkeys(range(len(commands)))
         for _ in range(TURNS_MAX):
-            places = {n: place or self._place(commands[n][1], deadline) for n, place in left.items()}
+            places = {n: place or self._place(_key_of(commands[n]), deadline) for n, place in left.items()}
             try:
                 found = _turn(commands, places, deadline)
             except _ServerFailed as failed:
@@ -202,6 +204,10 @@ class RedisClient:
 
     def _astray(self) -> SpillDown:
         return SpillDown(f"{self}: sent from server to server {TURNS_MAX} times")
+
+
+def _key_of(words: Words) -> bytes:
+    return words[KEY_PLACES.get(words[0], 1)]
 
 
 def _portions(exchanges: Mapping[int, Exchange[T]]) -> Iterator[list[int]]:

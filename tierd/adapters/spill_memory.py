@@ -85,6 +85,12 @@ class MemorySpillStore(SpillStore):
                 if block is not None and block.record.wall < record.wall:
                     self._statistics[fingerprint, identity] = encode_statistics(record)
 
+    def footprints(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> list[int | None]:
+        with self._lock:
+            self._check_open(deadline_s)
+            values = [self.values.get((fingerprint, identity)) for identity in identities]
+        return [None if value is None else len(value) for value in values]
+
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         with self._lock:
             self._check_open(deadline_s)

@@ -36,6 +36,9 @@ class NoopSpillStore(SpillStore):
     def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
         """There is nothing to restate."""
 
+    def footprints(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> list[int | None]:
+        return [None] * len(identities)
+
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         """There is nothing to remove."""
 

@@ -22,7 +22,7 @@ from tierd.adapters.envelope import (
 from tierd.adapters.redis_client import Answer, Exchange, RedisClient, Words
 from tierd.adapters.redis_faults import fault_of, spill_error
 from tierd.adapters.resp import CRLF, Deadline, ProtocolError, Reply, ReplyError, Wire, command
-from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillFull
+from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillFull, SpillRefused
 from tierd.core.messages import Record
 from tierd.ports import SpillHealth, StoredBlock, Wanted, attempt
 from tierd_client.format import U8Array
@@ -107,6 +107,17 @@ class RedisSpillStore:
     def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
         deadline = Deadline(deadline_s)
         return self._redis.exchange_all({n: self._get(one, deadline) for n, one in enumerate(wanted)}, deadline)
+
+    def footprints(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> list[int | None]:
+        keys = [self._key(fingerprint, identity) for identity in identities]
+        asked = [(b"MEMORY", b"USAGE", name) for key in keys for name in (key, statistics_key(key))]
+        answers = self._small.batch(asked, Deadline(deadline_s))
+        for answer in answers:
+            if isinstance(answer, ReplyError):  # also without the right to ask: the blocks can be used all the same
+                raise SpillRefused(f"{self._redis}: {answer}")
+        found = [one if isinstance(one, int) else 0 for one in answers]
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return [value + statistics if value else None for value, statistics in pairs]
 
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         keys = [self._key(fingerprint, identity) for identity in identities]

@@ -149,6 +149,11 @@ class Carrier:
         self.gate.enter()
         return self._store().look(self.fingerprint_of(namespace), identities, timeout_s)
 
+    def footprints(self, namespace: int, identities: Sequence[bytes]) -> list[int | None]:
+        """Bytes of its memory that the spill store takes for each of these. Raises SpillError."""
+        self.gate.enter()
+        return self._store().footprints(self.fingerprint_of(namespace), identities, self.op_timeout_s)
+
     def restate(self, namespace: int, records: Mapping[bytes, Record]) -> None:
         """Writes newer statistics beside stored blocks. Raises SpillError."""
         self.gate.enter()

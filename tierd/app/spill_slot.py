@@ -55,6 +55,9 @@ class SpillSlot:
     def restate(self, fingerprint: bytes, records: Mapping[bytes, Record], deadline_s: float) -> None:
         self._current().restate(fingerprint, records, deadline_s)
 
+    def footprints(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> list[int | None]:
+        return self._current().footprints(fingerprint, identities, deadline_s)
+
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         self._current().unlink(fingerprint, identities, deadline_s)
 

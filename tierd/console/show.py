@@ -70,6 +70,8 @@ def _print_spill(found: Occupancy) -> None:
     spill = found.tiers[Tier.SPILL]
     if spill.found_blocks:
         typer.echo(f"\n{spill.found_blocks} of the spill tier's blocks were stored by other daemons")
+    if takes := ", ".join(f"{size(block)}: {one:,} bytes" for block, one in spill.footprints.items()):
+        typer.echo(f"\nmemory of the spill server that a block takes, as learnt: {takes}")
 
 
 def _print_shed(found: Occupancy) -> None:

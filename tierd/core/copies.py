@@ -21,10 +21,11 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arena import Arena, slot_bytes, slots_of
+from tierd.core.arena import Arena, slot_bytes
 from tierd.core.arrays import every, some
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
+from tierd.core.footprints import Footprints
 from tierd.core.loans import Loans
 from tierd.core.messages import Tier
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
@@ -81,6 +82,8 @@ class TierCopies:
         self.generation: U64Array = catalog.generation[plane]
         self.arena = Arena(segments) if segments else None
         self.loans = Loans(catalog.capacity)
+        self.footprints = Footprints()
+        """Nothing is learnt where there is an arena: a block takes its slot."""
         self.limit = self.capacity = self.arena.capacity if self.arena else capacity_bytes
         self._growth, self._grown_s = 0, 0.0
         self.used = self.reserved = self.quarantined = 0
@@ -105,7 +108,7 @@ class TierCopies:
 
     def fits(self, size: int) -> bool:
         """Whether a block of `size` bytes could ever fit."""
-        return slot_bytes(size) <= (self.arena.largest_slot() if self.arena else self.capacity)
+        return self.footprints.of(size) <= (self.arena.largest_slot() if self.arena else self.capacity)
 
     def believe_full(self, now_s: float) -> None:
         """The store has no room for more than it holds, whatever its limit says."""
@@ -116,9 +119,21 @@ class TierCopies:
         """A store that was full may have room again: each GROW_EVERY_S a slot more may be tried, then two, four
         and so on up to the limit, so that one which stays full refuses one block in that time."""
         if self.capacity < self.limit and now_s - self._grown_s >= GROW_EVERY_S:
-            self._growth = max(slot_bytes(size), 2 * self._growth)
+            self._growth = max(self.footprints.of(size), 2 * self._growth)
             self.capacity = min(self.limit, self.capacity + self._growth)
             self._grown_s = now_s
+
+    def recount(self) -> None:
+        """Footprints have changed. Where more is held than may be, the capacity is what is held, until
+        `return_to_limit` has it smaller."""
+        self.used = self.bytes_of(np.flatnonzero(self.state == STATE_READY))
+        self.reserved = self.bytes_of(np.flatnonzero(self.state == STATE_FILLING))
+        self.capacity = max(self.capacity, self.used + self.reserved)
+
+    def return_to_limit(self) -> None:
+        """A capacity above the limit shrinks as far as what is held lets it."""
+        if self.capacity > self.limit:
+            self.capacity = max(self.limit, self.used + self.reserved)
 
     def ready(self, rows: I64Array) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self.state[rows] == STATE_READY
@@ -153,8 +168,8 @@ class TierCopies:
         return self._taking_room(rows[self.ready(rows)])
 
     def bytes_of(self, rows: I64Array) -> int:
-        """Bytes of slots that copies of these rows take here; a lent page, and what others stored, take none."""
-        return int(slots_of(self.catalog.size[self._taking_room(rows)]).sum())
+        """Bytes that copies of these rows take here; a lent page, and what others stored, take none."""
+        return int(self.footprints.each(self.catalog.size[self._taking_room(rows)]).sum())
 
     def disown(self, rows: I64Array) -> None:
         """FILLING copies turn out to be FOUND ones."""
@@ -164,7 +179,7 @@ class TierCopies:
 
     def allocate(self, size: int, count: int) -> list[int]:
         """Addresses of up to `count` slots for blocks of `size` bytes. A tier without an arena has address 0."""
-        slot = slot_bytes(size)
+        slot = self.footprints.of(size)
         if self.arena:
             return self.arena.allocate(slot, count)
         addresses = [0] * max(0, min(count, self.free // slot))
@@ -176,7 +191,7 @@ class TierCopies:
         if self.arena:
             self.arena.free(slot_bytes(size), addresses)
         else:
-            self._promised -= slot_bytes(size) * len(addresses)
+            self._promised -= self.footprints.of(size) * len(addresses)
 
     def reserve(
         self, rows: I64Array, addresses: Sequence[int], generations: U64Array, writer: int | Sequence[int]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arena import slots_of
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Drainable, Drained, ListDrainable, Outcomes, StoreBelow, Tier
 from tierd.core.moving import select
@@ -67,7 +66,7 @@ def _worth(state: State, tier: TierState, rows: I64Array) -> tuple[NDArray[np.fl
 
 def _worth_a_place(state: State, spill: TierState, rows: I64Array) -> NDArray[np.bool_]:
     """Which of these find room that is free, or are worth more than the next victim."""
-    free: NDArray[np.bool_] = np.cumsum(slots_of(state.catalog.size[rows])) <= spill.copies.free
+    free: NDArray[np.bool_] = np.cumsum(spill.copies.footprints.each(state.catalog.size[rows])) <= spill.copies.free
     if free.all():
         return free
     victims = state.choose(spill, 1)

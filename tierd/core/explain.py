@@ -6,7 +6,6 @@ import numpy as np
 
 from tierd.core import statistics
 from tierd.core.admission import worth_terms
-from tierd.core.arena import slot_bytes, slots_of
 from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
@@ -58,6 +57,7 @@ def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
         evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,
         counters.demoted, counters.promoted, counters.failed_moves, len(copies.loans),
         copies.found_blocks, dict(counters.shed), _stocked_bytes(state, tier),
+        copies.footprints.learnt,
     )
 
 
@@ -78,7 +78,7 @@ def _tier_shares(state: State, tier: TierState) -> TierShares:
     length = int(catalog.namespace[np.concatenate([ready, filling])].max(initial=0)) + 1
 
     def slot_sums(rows: I64Array) -> I64Array:
-        slots = slots_of(catalog.size[rows]) * tier.copies.takes_room(rows)
+        slots = tier.copies.footprints.each(catalog.size[rows]) * tier.copies.takes_room(rows)
         sums = np.bincount(catalog.namespace[rows], slots, length)
         return sums.astype(np.int64)  # of whole pages below 2^53 bytes, so exact
 
@@ -256,10 +256,10 @@ def plan(state: State, command: Plan) -> Planned:
     tier = state.tier(command.tier)
     free = tier.copies.free
     need, taken, victims = command.bytes - free, 0, list[int]()
-    biggest = slot_bytes(int(state.catalog.size[tier.copies.state == STATE_READY].max(initial=1)))
+    biggest = tier.copies.footprints.of(int(state.catalog.size[tier.copies.state == STATE_READY].max(initial=1)))
     while taken < need and len(more := state.choose(tier, max(1, (need - taken) // biggest))):
         victims += more.tolist()
-        taken += state.slot_bytes_of(more)
+        taken += tier.copies.bytes_of(more)
     listed = [_explanation(state, tier, row) for row in victims[: command.limit]]
     state.spare(tier, np.array(victims, np.int64))
     return Planned(listed, taken >= need, free, taken, len(victims))

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from tierd.core.arena import slot_bytes
-from tierd.core.copies import FOUND
+from tierd.core.copies import FOUND, TierCopies
 from tierd.core.deadlines import Deadlines
 from tierd.core.engine import Engine
 from tierd.core.explain import shares
@@ -28,6 +28,7 @@ from tierd_client.format import (
     STATE_ABSENT,
     STATE_FILLING,
     STATE_READY,
+    I64Array,
 )
 
 
@@ -77,7 +78,7 @@ def _check_rows(state: State) -> None:
 
 def _check_bytes(tier: TierState) -> None:
     copies = tier.copies
-    sizes = (copies.catalog.size.astype(np.int64) + 4095) // 4096 * 4096 * (copies.loans.lender == 0)
+    sizes = _taken_bytes(copies) * (copies.loans.lender == 0)
     found = (copies.state == STATE_READY) & (copies.address == FOUND)
     used = int(sizes[(copies.state == STATE_READY) & ~found].sum())
     reserved = int(sizes[copies.state == STATE_FILLING].sum()) + sum(copies.borrowed.values())
@@ -90,6 +91,15 @@ def _check_bytes(tier: TierState) -> None:
     total = copies.free + used + reserved + quarantined
     _require(total == copies.capacity, f"{tier.tier.name}: free + used + reserved + quarantined = capacity")
     _require(min(copies.free, used, reserved, quarantined) >= 0, f"{tier.tier.name}: no share is negative")
+
+
+def _taken_bytes(copies: TierCopies) -> I64Array:
+    """What a copy of each row takes: whole pages, or what was learnt of its size."""
+    sizes: I64Array = copies.catalog.size.astype(np.int64)
+    taken = (sizes + 4095) // 4096 * 4096
+    for size, learnt in copies.footprints.learnt.items():
+        taken[sizes == size] = learnt
+    return taken
 
 
 def _check_shares(state: State) -> None:

@@ -41,6 +41,10 @@ from tierd.core.operator_messages import SharesReply as SharesReply
 from tierd.core.operator_messages import StoreBelow as StoreBelow
 from tierd.core.operator_messages import TierShares as TierShares
 from tierd.core.spill_messages import AddFound as AddFound
+from tierd.core.spill_messages import LearnFootprints as LearnFootprints
+from tierd.core.spill_messages import Learnt as Learnt
+from tierd.core.spill_messages import Sample as Sample
+from tierd.core.spill_messages import SampleStored as SampleStored
 from tierd.core.spill_messages import SpillCommand as SpillCommand
 from tierd.core.spill_messages import SpillState as SpillState
 from tierd.core.spill_messages import Taken as Taken
@@ -442,7 +446,8 @@ class PolicySet:
 
 @dataclass(slots=True)
 class TierOccupancy:
-    """`stocked_bytes`: of the reserved ones, those of slots that sessions hold for blocks to come."""
+    """`stocked_bytes`: of the reserved ones, those of slots that sessions hold for blocks to come. `footprints`:
+    bytes of the spill store's memory that a block takes, by its size, as far as that was learnt."""
 
     tier: Tier
     capacity_bytes: int
@@ -464,6 +469,7 @@ class TierOccupancy:
     found_blocks: int
     shed_total: dict[str, int]
     stocked_bytes: int = 0
+    footprints: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -554,7 +560,7 @@ class Planned:
 Reply = (
     Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared
     | PolicySet | OccupancyReply | BlockPage | Explained | Planned | HintReply | OperatorReply
-    | WithdrawReply | Taken | StockAnswer
+    | WithdrawReply | Taken | Sample | Learnt | StockAnswer
 )
 
 

@@ -249,4 +249,6 @@ def spill_state(state: State, command: SpillState) -> Done:
         move.void = move.void or Tier.SPILL in (move.source, move.target)
     rows = np.flatnonzero((spill.copies.state == STATE_READY) & (spill.copies.moves == 0))
     state.drop(spill, rows, unlink=False)
+    spill.copies.footprints.forget()
+    spill.copies.recount()
     return Done(len(rows))

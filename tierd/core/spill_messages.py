@@ -3,6 +3,7 @@ of messages.py."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,4 +49,35 @@ class Taken:
     records: list[tuple[int, bytes, Record]]
 
 
-SpillCommand = SpillState | AddFound | TakeStatistics
+@dataclass(frozen=True, slots=True)
+class SampleStored:
+    """Up to `blocks` stored blocks of each of up to `sizes` sizes whose footprint was not learnt since a wall time,
+    in seconds."""
+
+    sizes: int
+    blocks: int
+    learnt_before_s: float
+
+
+@dataclass(slots=True)
+class Sample:
+    """Size, namespace and identity of each."""
+
+    blocks: list[tuple[int, int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnFootprints:
+    """Bytes of its memory that the spill store takes for a block, by the block's size."""
+
+    bytes_by_size: Mapping[int, int]
+
+
+@dataclass(slots=True)
+class Learnt:
+    """All that is known of footprints now."""
+
+    bytes_by_size: dict[int, int]
+
+
+SpillCommand = SpillState | AddFound | TakeStatistics | SampleStored | LearnFootprints

@@ -7,7 +7,8 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,8 @@ class TierSpec:
     """A tier that is on: segments `(id, bytes)` of an arena, or the byte limit of the spill tier.
 
     `readable`: clients can read its copies where they lie; else blocks are brought to one that is. `lends`:
-    engines may lend copies of this tier in their own memory; it needs no segments then.
+    engines may lend copies of this tier in their own memory; it needs no segments then. `footprints`: bytes that a
+    block takes where there is no arena, by its size, as far as an earlier daemon has learnt them.
     """
 
     tier: Tier
@@ -60,6 +62,7 @@ class TierSpec:
     capacity_bytes: int = 0
     readable: bool = True
     lends: bool = False
+    footprints: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ class State:
         self.tiers: dict[Tier, TierState] = {}
         for spec in sorted(settings.tiers, key=lambda spec: spec.tier):
             copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable)
+            copies.footprints.learn(spec.footprints, 0.0)
             age = tables.catalog.words[WORD_AGES + spec.tier - 1 :][:1].view(np.float64)
             self.tiers[spec.tier] = TierState(copies, age, lends=spec.lends)
         self.sequences: dict[tuple[int, str], Sequence] = {}

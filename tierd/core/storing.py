@@ -36,6 +36,7 @@ def settle(state: State) -> None:
         _store_ahead(state, state.tiers[Tier.SPILL], np.unique(np.concatenate(touched)))
     _store_next_victims(state, state.tiers[Tier.SPILL])
     _trim(state, state.tiers[Tier.SPILL])
+    state.tiers[Tier.SPILL].copies.return_to_limit()
 
 
 def _store_ahead(state: State, spill: TierState, rows: I64Array) -> None:
@@ -93,11 +94,12 @@ def _ahead(state: State) -> int:
 def _trim(state: State, spill: TierState) -> None:
     """Above the high watermark the lowest ranked copies are deleted, command by command, down to the low one."""
     copies, settings = spill.copies, state.settings
-    if copies.capacity - copies.free > settings.spill_high * copies.capacity:
+    most = min(copies.capacity, copies.limit)
+    if copies.capacity - copies.free > settings.spill_high * most:
         state.storing.trimming = True
     if not state.storing.trimming:
         return
-    left, low = TRIM_BLOCKS, settings.spill_low * copies.capacity
+    left, low = TRIM_BLOCKS, settings.spill_low * most
     while left > 0 and (over := copies.capacity - copies.free - low) > 0:
         mean_bytes = max(1, copies.used) / max(1, copies.blocks - copies.found_blocks)
         chosen = state.choose(spill, min(left, math.ceil(over / mean_bytes)))

@@ -14,7 +14,8 @@ from tierd.core.policy.registry import POLICIES
 from tierd.plugins import offer_policies
 from tierd.sim.calibrate import Verdict, candidates, grids, judge
 from tierd.sim.calibrate_report import map_of, print_verdict, verdicts_as_json, worths_as_json, worths_table
-from tierd.sim.command import first_counted, load_trace, write
+from tierd.sim.command import first_counted, load_trace
+from tierd.sim.files import check_picture, draw
 from tierd.sim.persistence import POLICIES as STUDIED
 from tierd.sim.persistence import Worth, plan, worths
 from tierd.sim.replay import check_policy, parse_capacities
@@ -45,13 +46,16 @@ def calibrate(
         str, typer.Option(help="With --persistence: leading requests, in percent, whose hits are not counted.")
     ] = "0%",
     jobs: Annotated[int, typer.Option(min=0, max=256, help="Replays at once; 0: one a core.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Also draw alpha x beta at the first capacity (SVG).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw alpha x beta at the first capacity into this file, .svg or .png.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything that was found, on stdout.")] = False,
 ) -> None:
     """Sweeps the parameters of a policy on the first half of a trace and judges the best on the second."""
     console = Console()
     offer_policies()
     try:
+        check_picture(plot)
         trace = load_trace(source)
         capacities = parse_capacities(capacity, trace.distinct)
         for one in policy or ():
@@ -62,7 +66,7 @@ def calibrate(
             return
         made = grids(fine=fine)
         verdicts = _verdicts(trace, candidates(made, policy or sorted(POLICIES)), capacities, jobs)
-        write(plot, map_of(made[0], verdicts[0]))
+        draw(plot, map_of(made[0], verdicts[0]))
     except InvalidInput as error:
         typer.echo(f"tierd calibrate: {error}", err=True)
         raise typer.Exit(2) from error

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tierd.core.errors import InvalidInput
 from tierd.plugins import offer_policies
+from tierd.sim.files import check_picture, draw, write
 from tierd.sim.plots import hit_rates
 from tierd.sim.replay import check_policy, parse_capacities
 from tierd.sim.report import as_csv, as_json, as_table, as_tier_table, progress
@@ -60,21 +61,24 @@ def sim(
         float, typer.Option(min=1e-3, max=1e9, help="Of the server, for seconds saved.")
     ] = PREFILL_TOKENS_PER_S,
     csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Also draw hit rate by capacity into this SVG file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw hit rate by capacity into this file, .svg or .png.")
+    ] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="A JSON array of rows on stdout.")] = False,
 ) -> None:
     """Replays a trace of requests through the engine and counts hits, per policy and capacity."""
     costs = Costs(kv_bytes_per_token, prefill_tokens_per_s)
     offer_policies()
     try:
+        check_picture(plot)
         trace = load_trace(source, arrivals)
         tiers = _tiers(trace, hbm, spill, prefetch, setting or [])
         if unpinned and tiers != ONE_TIER:
             raise InvalidInput("--unpinned", "goes with one tier and no settings")
         tasks = _tasks(trace, policy or list(DEFAULT_POLICIES), capacity, not unpinned, tiers)
         rows = _rows(trace, tasks, first_counted(trace, warm_up), jobs)
-        for file, drawn in ((csv, as_csv(rows, costs)), (plot, hit_rates(rows))):
-            write(file, drawn)
+        write(csv, as_csv(rows, costs))
+        draw(plot, hit_rates(rows))
     except InvalidInput as error:
         typer.echo(f"tierd sim: {error}", err=True)
         raise typer.Exit(2) from error
@@ -84,16 +88,6 @@ def sim(
         Console().print(as_table(rows, costs))
         if any(row.tier_hits for row in rows):
             Console().print(as_tier_table(rows, costs))
-
-
-def write(file: Path | None, text: str) -> None:
-    """Writes a file that was asked for. InvalidInput names it when it cannot be written."""
-    if file is None:
-        return
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(str(file), f"cannot be written: {error.strerror}") from error
 
 
 def load_trace(source: str, arrivals: Path | None = None) -> Trace:

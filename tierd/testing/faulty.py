@@ -166,6 +166,12 @@ class FaultySpillStore(SpillStore):
         self._inner.restate(fingerprint, records, deadline_s)
         _after(fault)
 
+    def footprints(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> list[int | None]:
+        fault = self._before(Operation.LOOK, deadline_s)
+        found = self._inner.footprints(fingerprint, identities, deadline_s)
+        _after(fault)
+        return [None] * len(found) if fault is Fault.VANISHED else found
+
     def unlink(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> None:
         fault = self._before(Operation.UNLINK, deadline_s)
         self._inner.unlink(fingerprint, identities, deadline_s)

@@ -257,6 +257,18 @@ class SpillContract:
         store.put(block, payload, DEADLINE_S)
         assert store.look(FINGERPRINT, [block.identity, identity_of(25)], DEADLINE_S)[0] == block
 
+    def test_footprints(self, store: SpillStore) -> None:
+        """A stored block takes at least its bytes and a header, and no more than allocators round up to; of what is
+        not stored nothing is told."""
+        block, _ = put_random(store, 30, 100_000)
+        asked = [identity_of(29), block.identity]
+        absent, taken = store.footprints(FINGERPRINT, asked, DEADLINE_S)
+        assert absent is None
+        assert taken is not None and 100_000 + HEADER_BYTES <= taken <= 140_000
+        store.restate(FINGERPRINT, {block.identity: Record(touches=2, wall=3.0)}, DEADLINE_S)
+        assert (store.footprints(FINGERPRINT, [block.identity], DEADLINE_S)[0] or 0) >= taken
+        assert store.footprints(FINGERPRINT, [], DEADLINE_S) == []
+
     def test_unlink(self, store: SpillStore) -> None:
         """Unlinked blocks are gone, others stay; unlinking what is not there, or nothing, is no error."""
         for number in range(600, 610):

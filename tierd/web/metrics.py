@@ -1,7 +1,8 @@
 """The metrics: one table of everything that is exported, from which docs/metrics.md is made too.
 
-What the engine counts is read from it at the scrape; nothing is kept here. Labels are closed sets but for
-`namespace`, which is bounded: the largest NAMESPACES_SHOWN, the rest together as "other".
+What the engine counts is read from it at the scrape; nothing is kept here. Labels are closed sets but for two that
+are bounded: `namespace`, the largest NAMESPACES_SHOWN and the rest together as "other", and `block_bytes`, at most
+SIZES_MAX of core/footprints.py.
 """
 
 from __future__ import annotations
@@ -107,6 +108,11 @@ def _shed(snapshot: Snapshot) -> Samples:
             yield from (((reason,), count) for reason, count in one.shed_total.items())
 
 
+def _footprints(snapshot: Snapshot) -> Samples:
+    for one in snapshot.occupancy.tiers:
+        yield from (((str(size),), taken) for size, taken in one.footprints.items())
+
+
 def _failed_moves(snapshot: Snapshot) -> Samples:
     for (edge, cause), count in snapshot.measures.failed_moves.items():
         yield (_edge(edge), cause.value), count
@@ -152,6 +158,8 @@ METRICS = (
            "rate), busy (loads go first), full, unused (spill_write = on_reuse), declined.", _shed),
     Metric("tierd_declined_blocks_total", ("tier",), "Blocks not stored because what would have had to go for them "
            "is worth more (admission=learned).", _each_tier(lambda one: one.shed_total["declined"])),
+    Metric("tierd_spill_footprint_bytes", ("block_bytes",), "Memory of the spill server that a block of that size "
+           "takes, as learnt from the server; of other sizes whole pages are assumed.", _footprints),
     Metric("tierd_spill_looks_total", ("outcome",), "Unknown identities looked for in the spill store: found, "
            "absent, skipped (too much was under way).",
            lambda snapshot: [((outcome,), count) for outcome, count in snapshot.looks.items()]),

@@ -35,7 +35,7 @@ class OccupancyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TierOccupancy(_message.Message):
-    __slots__ = ("tier", "capacity_bytes", "free_bytes", "used_bytes", "reserved_bytes", "quarantined_bytes", "blocks", "evictable_blocks", "leased_blocks", "requested_bytes", "serving", "state", "characteristic_age_steps", "hits_total", "stored_total", "evicted_total", "demoted_total", "promoted_total", "failed_moves_total", "lent_blocks", "found_blocks", "shed_total", "stocked_bytes")
+    __slots__ = ("tier", "capacity_bytes", "free_bytes", "used_bytes", "reserved_bytes", "quarantined_bytes", "blocks", "evictable_blocks", "leased_blocks", "requested_bytes", "serving", "state", "characteristic_age_steps", "hits_total", "stored_total", "evicted_total", "demoted_total", "promoted_total", "failed_moves_total", "lent_blocks", "found_blocks", "shed_total", "stocked_bytes", "footprints")
     class ShedTotalEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,13 @@ class TierOccupancy(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class FootprintsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     TIER_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +73,7 @@ class TierOccupancy(_message.Message):
     FOUND_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SHED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     STOCKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FOOTPRINTS_FIELD_NUMBER: _ClassVar[int]
     tier: _blocks_pb2.Tier
     capacity_bytes: int
     free_bytes: int
@@ -89,7 +97,8 @@ class TierOccupancy(_message.Message):
     found_blocks: int
     shed_total: _containers.ScalarMap[str, int]
     stocked_bytes: int
-    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ..., stocked_bytes: _Optional[int] = ...) -> None: ...
+    footprints: _containers.ScalarMap[int, int]
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ..., stocked_bytes: _Optional[int] = ..., footprints: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class OccupancyResponse(_message.Message):
     __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches")

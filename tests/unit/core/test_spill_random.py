@@ -67,6 +67,9 @@ class Machine:
     def restate(self) -> None:
         self.driver.step(m.TakeStatistics(3))
 
+    def learn(self) -> None:
+        self.driver.step(m.LearnFootprints({BLOCK: self.random.randint(BLOCK // 2, 2 * BLOCK)}))
+
     def clear(self) -> None:
         if self.random.random() < 0.2:
             self.driver.step(m.Clear(m.BlockFilter()))
@@ -100,7 +103,7 @@ def test_nothing_is_lost_count_of(seed: int) -> None:
     driver = machine.driver
     choices = [machine.put] * 4 + [machine.acquire] * 2 + [machine.finish] * 3 + [
         machine.release, machine.evict, machine.find, machine.go_up_and_down, machine.switch, machine.restate,
-        machine.clear,
+        machine.clear, machine.learn,
     ]
     for _ in range(STEPS):
         driver.now += machine.random.random()
