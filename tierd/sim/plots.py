@@ -1,4 +1,4 @@
-"""Plots of what was replayed: hit rate by capacity, and a map of two parameters."""
+"""Plots of what was replayed: hit rate by capacity, shares of the gap closed, and a map of two parameters."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 
 from tierd.sim import svg
+from tierd.sim.compare import Point
 from tierd.sim.rows import BELADY, Row
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 60, 24, 40, 46
 LEGEND_ROW = 18
+MOST_LETTERS = 12
 COLOURS = ("#3572b0", "#e08a3c", "#4d9a4d", "#b04a4a", "#7a5aa6", "#8a6a50", "#c46aa6", "#5f8f94", "#999933")
 OPTIMUM = "#222222"
 CELL_WIDTH, CELL_HEIGHT = 84, 30
@@ -39,9 +41,40 @@ def hit_rates(rows: Sequence[Row]) -> str:
         points = sorted(place(row) for row in rows if row.policy == policy)
         drawn += [svg.polyline(points, colour, "5,4" if colour == OPTIMUM else "none")]
         drawn += [svg.dot(x, y, colour) for x, y in points]
-        y = HEIGHT + number * LEGEND_ROW
-        drawn += [svg.rect(LEFT, y, 14, 10, colour), svg.text(LEFT + 22, y + 9, policy)]
+        drawn += _legend(number, colour, policy)
     return svg.document(WIDTH, HEIGHT + len(policies) * LEGEND_ROW + 8, drawn)
+
+
+def shares_closed(points: Sequence[Point], policies: Sequence[str]) -> str:
+    """Bars for each point: what share of the way from lru to the optimum each policy goes, in percent."""
+    closed = [[100 * (point.closed(policy) or 0.0) for policy in policies] for point in points]
+    top = _ceiling(max(map(max, closed)))
+    least = -_ceiling(-min(map(min, closed))) if min(map(min, closed)) < 0 else 0.0
+    drawn = [svg.text(10, 20, "share of the gap between lru and belady that is closed, %", "bold")]
+    drawn += _axes(top, least)
+    group = (WIDTH - LEFT - RIGHT) / len(points)
+    bar = group / (len(policies) + 1)
+    for number, (point, shares) in enumerate(zip(points, closed, strict=True)):
+        left = LEFT + number * group
+        drawn.append(svg.text(left + group / 2, HEIGHT - BOTTOM + 18, _short_name(point.trace), anchor="middle"))
+        drawn.append(svg.text(left + group / 2, HEIGHT - BOTTOM + 34, point.capacity, anchor="middle"))
+        for place, share in enumerate(shares):
+            ends = sorted(_height((value - least) / (top - least)) for value in (0.0, share))
+            drawn.append(svg.rect(left + (place + 0.5) * bar, ends[0], bar - 2, ends[1] - ends[0], COLOURS[place]))
+    for number, policy in enumerate(policies):
+        drawn += _legend(number, COLOURS[number % len(COLOURS)], policy)
+    return svg.document(WIDTH, HEIGHT + len(policies) * LEGEND_ROW + 8, drawn)
+
+
+def _short_name(trace: str) -> str:
+    """What fits under a group of bars."""
+    name = trace.partition("(")[0].partition(".")[0]
+    return name if len(name) <= MOST_LETTERS else name[: MOST_LETTERS - 1] + "\u2026"
+
+
+def _legend(number: int, colour: str, policy: str) -> list[str]:
+    y = HEIGHT + number * LEGEND_ROW
+    return [svg.rect(LEFT, y, 14, 10, colour), svg.text(LEFT + 22, y + 9, policy)]
 
 
 def heat_map(
@@ -70,12 +103,12 @@ def heat_map(
     return svg.document(width, top + len(row_labels) * CELL_HEIGHT + 12, drawn)
 
 
-def _axes(top: float) -> list[str]:
+def _axes(top: float, least: float = 0.0) -> list[str]:
     drawn = []
     for step in range(6):
         y = _height(step / 5)
         drawn.append(svg.line(LEFT, y, WIDTH - RIGHT, y))
-        drawn.append(svg.text(LEFT - 8, y + 4, f"{top * step / 5:g}", anchor="end"))
+        drawn.append(svg.text(LEFT - 8, y + 4, f"{least + (top - least) * step / 5:g}", anchor="end"))
     return drawn
 
 
