@@ -75,6 +75,13 @@ class Arena:
         self._free.setdefault(size, []).extend(addresses)
         self._freed.add(size)
 
+    def take_back(self, size: int, addresses: Sequence[int]) -> list[int]:
+        """Takes those of these slots that were freed last, and no other since."""
+        wanted, slots, taken = set(addresses), self._free.get(size, []), list[int]()
+        while slots and slots[-1] in wanted:
+            taken.append(slots.pop())
+        return taken
+
     def claim(self, slots: Sequence[tuple[int, int]]) -> None:
         """Takes slots `(address, size)`, sorted and not overlapping, out of a fresh arena (restart)."""
         runs: list[list[int]] = []

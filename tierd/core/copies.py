@@ -242,6 +242,15 @@ class TierCopies:
         self.found_blocks -= self._found_of(rows)
         self.used -= self._free_slots(rows)
 
+    def vacate(self, rows: I64Array) -> list[int]:
+        """READY copies of blocks of one size end; the caller borrows those of their slots that are free then."""
+        assert self.arena is not None, "slots are of an arena"
+        slot = slot_bytes(int(self.catalog.size[rows[0]]))
+        self.drop(rows)
+        addresses = self.arena.take_back(slot, self.address[rows].tolist())
+        self.borrow_slots(slot, addresses)
+        return addresses
+
     def quarantine(self, rows: I64Array) -> None:
         """The record forgets the slots, which stay out of use until their holds end (`unbar`)."""
         filling = self.state[rows] == STATE_FILLING

@@ -18,6 +18,8 @@ class Counters:
     demoted: int = 0
     promoted: int = 0
     failed_moves: int = 0
+    over_budget: int = 0
+    """Copies that left for a budget of their sequence."""
     shed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHED_REASONS, 0))
 
     def note_shed(self, reason: str, blocks: int) -> None:

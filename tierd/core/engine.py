@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tierd.core import (
+    budgets,
     canary,
     draining,
     explain,
@@ -43,6 +44,7 @@ Handler = Callable[[State, Any], m.Reply]
 
 def _finish(state: State, command: m.Finish) -> m.Done:
     finish(state, command.results)
+    budgets.settle(state)
     prefetch.advance(state)
     return m.Done(len(command.results))
 
@@ -75,6 +77,7 @@ HANDLERS: dict[type, Handler] = {
     m.OpenSequence: sequences.open_sequence,
     m.CloseSequence: sequences.close_sequence,
     m.Observe: sequences.observe,
+    m.SetBudget: sequences.set_budget,
     m.Lookup: reading.lookup,
     m.LookupChains: reading.lookup_chains,
     m.Acquire: reading.acquire,
@@ -113,6 +116,7 @@ HANDLERS: dict[type, Handler] = {
     m.Shares: _shares,
     m.Describe: explain.describe,
     m.ListBlocks: explain.list_blocks,
+    m.ListSequences: explain.list_sequences,
     m.Explain: explain.explain,
     m.Plan: explain.plan,
 }

@@ -6,9 +6,11 @@ import numpy as np
 
 from tierd.core import statistics
 from tierd.core.admission import worth_terms
+from tierd.core.budgets import departures, in_hbm
 from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
 from tierd.core.hashindex import NO_ROW
+from tierd.core.ledger import Ledger
 from tierd.core.messages import (
     BlockPage,
     BlockView,
@@ -18,10 +20,14 @@ from tierd.core.messages import (
     Explained,
     Explanation,
     ListBlocks,
+    ListSequences,
     OccupancyReply,
     Plan,
     Planned,
     Record,
+    Residency,
+    SequencePage,
+    SequenceView,
     SharesReply,
     Tier,
     TierOccupancy,
@@ -45,6 +51,7 @@ def occupancy(state: State) -> OccupancyReply:
         moves_in_flight=len(state.moves), policy=state.policy.spec, policy_epoch=state.policy_epoch,
         pinned_blocks=len(state.kept), pinned_bytes=state.kept_bytes, pinned_bytes_max=quota(state),
         prefetches=sum(ticket.blocks is not None for ticket in state.prefetches.values()),
+        budgeted_sequences=len(state.budgeted), budgeted_blocks=sum(map(in_hbm, state.budgeted.values())),
     )
 
 
@@ -57,7 +64,7 @@ def _tier_occupancy(state: State, tier: TierState) -> TierOccupancy:
         evictable, int(np.count_nonzero(copies.leases)), tier.age, counters.hits, counters.stored, counters.evicted,
         counters.demoted, counters.promoted, counters.failed_moves, len(copies.loans),
         copies.found_blocks, dict(counters.shed), _stocked_bytes(state, tier),
-        copies.footprints.learnt,
+        counters.over_budget, copies.footprints.learnt,
     )
 
 
@@ -153,6 +160,25 @@ def list_blocks(state: State, command: ListBlocks) -> BlockPage:
     return BlockPage([view(state, row) for row in page.tolist()], end)
 
 
+def list_sequences(state: State, command: ListSequences) -> SequencePage:
+    """Open sequences, and what of their budgets is used."""
+    keys = sorted(state.sequences)
+    page = keys[command.offset : command.offset + command.limit]
+    return SequencePage([_sequence_view(state, key) for key in page], command.offset + len(page) < len(keys))
+
+
+def _sequence_view(state: State, key: tuple[int, str]) -> SequenceView:
+    sequence = state.sequences[key]
+    blocks, ledger = sequence.blocks, sequence.ledger
+    view = SequenceView(*key, blocks.namespace, blocks.group, len(blocks))
+    if ledger is not None:
+        view.budget, view.spare_slots = ledger.budget, len(ledger.slots)
+        view.kept_blocks, view.leaving_blocks, view.given_up_blocks = map(
+            ledger.count, (Residency.KEPT, Residency.LEAVING, Residency.GIVEN_UP)
+        )
+    return view
+
+
 def _by_identity(state: State, rows: I64Array) -> I64Array:
     words = state.catalog.identity[rows].view(">u8").T
     order: I64Array = rows[np.lexsort((words[3], words[2], words[1], words[0]))]
@@ -192,13 +218,27 @@ def _start(state: State, command: ListBlocks, rows: I64Array) -> int:
 def explain(state: State, command: Explain) -> Explained:
     tier = state.tier(command.tier)
     rows = state.catalog.find(command.ids)
-    blocks = []
+    blocks, left = [], departures(state) if tier.tier == Tier.HBM else {}
     for row, identity in zip(rows.tolist(), split(command.ids), strict=True):
         if row == NO_ROW or tier.copies.state[row] != STATE_READY:
-            blocks.append(Explanation(identity, "", {}, 0.0, "", ""))
+            blocks.append(_absence(identity, left.get(identity)))
         else:
             blocks.append(_explanation(state, tier, row))
     return Explained(blocks, state.policy.spec, state.clock.step)
+
+
+def _absence(identity: bytes, left: tuple[str, Ledger, int] | None) -> Explanation:
+    """Of a block that is not there nothing is said, but for one that left by the budget of a sequence."""
+    if left is None:
+        return Explanation(identity, "", {}, 0.0, "", "")
+    name, ledger, place = left
+    budget, worth, stayed = ledger.budget, float(ledger.worth_left[place]), float(ledger.worth_stayed[place])
+    rule = f"over the budget of sequence {name!r}: worth least to {budget.policy}"
+    terms = {"place": float(place), "worth": worth, "budget_blocks": float(budget.blocks)}
+    terms |= {"recent_blocks": float(budget.recent_blocks), "sink_blocks": float(budget.sink_blocks)}
+    if not np.isinf(stayed):
+        terms["worth_of_next"] = stayed
+    return Explanation(identity, rule, terms, -worth, "", "given up" if budget.lossy else "copied down")
 
 
 def _explanation(state: State, tier: TierState, row: int) -> Explanation:

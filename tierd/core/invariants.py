@@ -17,7 +17,7 @@ from tierd.core.deadlines import Deadlines
 from tierd.core.engine import Engine
 from tierd.core.explain import shares
 from tierd.core.hashindex import NO_ROW
-from tierd.core.messages import NextUse, Prefetched, Tier
+from tierd.core.messages import NextUse, Prefetched, Residency, Tier
 from tierd.core.pins import quota
 from tierd.core.standing import NEXT_MASK, NEXT_SHIFT
 from tierd.core.state import State, TierState, split
@@ -55,6 +55,7 @@ def check(engine: Engine) -> None:
     _check_expected(state)
     _check_prefetches(state)
     _check_shares(state)
+    _check_budgets(state)
 
 
 def _require(true: object, sentence: str) -> None:
@@ -183,6 +184,20 @@ def _check_holders(state: State) -> None:
     _require(awaited == state.awaited, "each identity without a row is awaited by its open sequences, and no other")
     named = sum(len(sequence.held) for sequence in state.sequences.values())
     _require(named == state.held_ids, "the identities of open sequences are counted right")
+
+
+def _check_budgets(state: State) -> None:
+    with_ledger = {key: sequence for key, sequence in state.sequences.items() if sequence.ledger is not None}
+    _require(with_ledger == state.budgeted, "the sequences with a budget are known")
+    for sequence in state.budgeted.values():
+        ledger, copies = sequence.ledger, state.tiers[Tier.HBM].copies
+        assert ledger is not None
+        held = sequence.blocks.ids[ledger.residency != Residency.GIVEN_UP]
+        _require(len(ledger.residency) == len(sequence.blocks), "the books of a budget are about all its blocks")
+        _require((held == sequence.held).all(), "a sequence holds what it has not given up")
+        _require(len(ledger.slots) <= max(0, ledger.room), "slots in hand are within the budget")
+        out = {copies.borrowed.get(address) for address in ledger.slots}
+        _require(out <= {ledger.slot_bytes}, "slots in hand are out, and no record's")
 
 
 def _check_pinned(state: State) -> None:

@@ -16,7 +16,7 @@ from tierd.core.lineage import count_followers, ghosts_of
 from tierd.core.loans import page_address
 from tierd.core.messages import Abandon, Adopt, Adopted, Ids, Outcomes, Tier, Withdraw, Withdrawn, WithdrawReply
 from tierd.core.placing import mark_duplicates, refuse_foreign
-from tierd.core.room import bring, held_below
+from tierd.core.room import bring, held_below, moves_from
 from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.state import State, TierState
 from tierd.core.underway import Sequence
@@ -102,7 +102,7 @@ def withdraw(state: State, command: Withdraw) -> WithdrawReply:
     outcomes[np.isin(rows, unsaved)] = Withdrawn.UNSAVED
     left = _rows_of(tier, command.pool, pages)
     outcomes[left != NO_ROW] = Withdrawn.PENDING
-    waiting |= _moves_from(state, tier, left[left != NO_ROW])
+    waiting |= moves_from(state, tier, left[left != NO_ROW])
     return WithdrawReply(outcomes, pages, tuple(sorted(waiting)))
 
 
@@ -130,7 +130,7 @@ def _recall(state: State, tier: TierState, rows: I64Array) -> None:
     state.drop(tier, rows[~moving])
     tier.copies.loans.recalled[rows[moving]] = True
     if moving.any():
-        state.effects.append(Abandon(tuple(sorted(_moves_from(state, tier, rows[moving])))))
+        state.effects.append(Abandon(tuple(sorted(moves_from(state, tier, rows[moving])))))
 
 
 def _save(state: State, tier: TierState, rows: I64Array) -> tuple[I64Array, set[int]]:
@@ -152,8 +152,3 @@ def _save(state: State, tier: TierState, rows: I64Array) -> tuple[I64Array, set[
     unsaved = np.concatenate([unsaved, full])
     state.drop(tier, unsaved)
     return unsaved, waiting
-
-
-def _moves_from(state: State, tier: TierState, rows: I64Array) -> set[int]:
-    wanted = set(rows.tolist())
-    return {op for op, move in state.moves.items() if move.source == tier.tier and move.row in wanted}

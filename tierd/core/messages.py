@@ -12,6 +12,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.budget_messages import Budget as Budget
+from tierd.core.budget_messages import BudgetCommand as BudgetCommand
+from tierd.core.budget_messages import BudgetReply as BudgetReply
+from tierd.core.budget_messages import BudgetSet as BudgetSet
+from tierd.core.budget_messages import ListSequences as ListSequences
+from tierd.core.budget_messages import Residency as Residency
+from tierd.core.budget_messages import SequencePage as SequencePage
+from tierd.core.budget_messages import SequenceView as SequenceView
+from tierd.core.budget_messages import SetBudget as SetBudget
 from tierd.core.hint_messages import CancelPrefetch as CancelPrefetch
 from tierd.core.hint_messages import HintCommand as HintCommand
 from tierd.core.hint_messages import HintReply as HintReply
@@ -311,7 +320,7 @@ Command = (
     OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve | Note
     | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy
     | ListBlocks | Describe | Explain | Plan | Finish | SpillCommand | HintCommand | OperatorCommand
-    | LoanCommand | StockCommand
+    | LoanCommand | StockCommand | BudgetCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------
@@ -469,6 +478,7 @@ class TierOccupancy:
     found_blocks: int
     shed_total: dict[str, int]
     stocked_bytes: int = 0
+    over_budget_total: int = 0
     footprints: dict[int, int] = field(default_factory=dict)
 
 
@@ -489,6 +499,8 @@ class OccupancyReply:
     pinned_bytes: int = 0
     pinned_bytes_max: int = 0
     prefetches: int = 0
+    budgeted_sequences: int = 0
+    budgeted_blocks: int = 0
 
 
 @dataclass(slots=True)
@@ -560,7 +572,7 @@ class Planned:
 Reply = (
     Done | SequenceOpened | LookedUp | ChainsLookedUp | ReserveReply | Outcomes | AcquireReply | Observed | Cleared
     | PolicySet | OccupancyReply | BlockPage | Explained | Planned | HintReply | OperatorReply
-    | WithdrawReply | Taken | Sample | Learnt | StockAnswer
+    | WithdrawReply | Taken | Sample | Learnt | StockAnswer | BudgetReply
 )
 
 

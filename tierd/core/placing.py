@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core import budgets
 from tierd.core.admission import admission_of, admits_by_index, decline
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import every, first_of_each, indices, some
@@ -99,15 +100,20 @@ def _let_in(
     """Counts the accesses to what is there, makes room, and rows for what gets a slot: the places of those."""
     blocks, rows, outcomes, wanted = command.blocks, coming.rows, coming.outcomes, coming.wanted
     sequence = begin_request(state, command, rows, coming.ghosts, counted=command.retry)
+    budgeted = sequence if budgets.take_in(state, sequence, tier, blocks) else None
     if not command.retry:
         count_followers(state, blocks, rows, coming.ghosts)
     count_existing(state, sequence, rows, outcomes)
     tier.victims.expect(blocks.ids, wanted)
     priority = priority_of(command.priority, sequence)
-    room, fitting = _make_room(state, tier, command, coming, priority)
+    if budgeted is not None:
+        named = state.named(blocks, rows)
+        room, fitting = budgets.make_room(state, budgeted, command.block_bytes, len(wanted), named), wanted
+    else:
+        room, fitting = _make_room(state, tier, command, coming, priority)
     granted = wanted[: rows_for(state, blocks, rows, wanted[: len(room.addresses)])]
     tier.copies.give_back(command.block_bytes, room.addresses[len(granted) :])
-    may_come = room.waiting or state.sessions.stocked_bytes
+    may_come = room.waiting or (budgeted is None and state.sessions.stocked_bytes)
     outcomes[wanted] = (Reserved.PENDING if may_come else Reserved.FULL).value
     outcomes[fitting[len(fitting) - room.declined :]] = Reserved.DECLINED.value
     outcomes[granted] = Reserved.GRANTED.value
@@ -115,6 +121,8 @@ def _let_in(
         decline(state, tier, sequence, blocks, rows, indices(outcomes == Reserved.DECLINED.value))
         touch_kept_out(state, sequence, blocks, rows, indices(outcomes == Reserved.FULL.value))
     admit(state, blocks, rows, granted, command.block_bytes, priority)
+    if budgeted is not None:
+        budgets.come(budgeted, blocks, granted)
     return granted, room
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arrays import first_of_each, indices
+from tierd.core.budgets import bring_within_budgets
 from tierd.core.errors import InvalidInput, NotFound
 from tierd.core.hashindex import NO_ROW, UNKNOWN
 from tierd.core.hints import prefer
@@ -29,7 +30,6 @@ from tierd.core.messages import (
     Release,
     Tier,
 )
-from tierd.core.room import bring
 from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.sessions import HOLD_LEASE, Lease, Session
 from tierd.core.state import ARENA_TIERS, State, TierState
@@ -140,7 +140,7 @@ def _bring_rest(state: State, blocks: Ids, rows: I64Array, reply: AcquireReply) 
     if target is None:
         return
     known = state.ready_tiers(rows[rest]) != 0
-    full, waiting = bring(state, np.unique(rows[rest][known]), target, state.named(blocks, rows))
+    full, waiting = bring_within_budgets(state, np.unique(rows[rest][known]), target, state.named(blocks, rows))
     reply.waiting = tuple(sorted(waiting | _moves_into(state.readable(), rows[rest])))
     reply.outcomes[rest[np.isin(rows[rest], full)]] = Acquired.FULL
 
@@ -184,7 +184,7 @@ def readmit(state: State, command: Readmit) -> Outcomes:
     outcomes[ready] = Readmitted.READY
     rest = indices(known & ~ready)
     outcomes[rest] = Readmitted.PENDING
-    full, waiting = bring(state, np.unique(rows[rest]), target, state.named(command.blocks, rows))
+    full, waiting = bring_within_budgets(state, np.unique(rows[rest]), target, state.named(command.blocks, rows))
     outcomes[rest[np.isin(rows[rest], full)]] = Readmitted.FULL
     outcomes[(rows != NO_ROW) & ~known & _filling(state, rows)] = Readmitted.PENDING
     return Outcomes(outcomes, tuple(sorted(waiting)))

@@ -323,6 +323,12 @@ def _described(
     ]
 
 
+def moves_from(state: State, tier: TierState, rows: I64Array) -> set[int]:
+    """Moves under way whose source is the copy of one of these rows in this tier."""
+    wanted = set(rows.tolist())
+    return {op for op, move in state.moves.items() if move.source == tier.tier and move.row in wanted}
+
+
 def bring(state: State, rows: I64Array, target: TierState, guard: I64Array) -> tuple[I64Array, set[int]]:
     """Begins to copy rows, which are distinct and have a READY copy elsewhere, into `target`.
 

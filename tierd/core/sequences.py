@@ -7,13 +7,24 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core import statistics
+from tierd.core import budgets, statistics
 from tierd.core.catalog import FLAG_UNIT
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused
 from tierd.core.hashindex import NO_ROW
 from tierd.core.hints import prefer, say_next
+from tierd.core.holders import hold, let_go, refuse_above_most_held
 from tierd.core.lineage import new_class_of
-from tierd.core.messages import CloseSequence, Done, Ids, Observe, Observed, OpenSequence, SequenceOpened
+from tierd.core.messages import (
+    BudgetSet,
+    CloseSequence,
+    Done,
+    Ids,
+    Observe,
+    Observed,
+    OpenSequence,
+    SequenceOpened,
+    SetBudget,
+)
 from tierd.core.policy.base import ByNeighbours
 from tierd.core.state import State, split
 from tierd.core.underway import Report, Sequence
@@ -22,8 +33,6 @@ from tierd_client.hits import hit_blocks
 
 MOST_MASS = 1.0 + 1e-3
 """Attention over the blocks of a sequence sums to at most 1; the rest is rounding."""
-MOST_HELD = 1 << 22
-"""Identities of all open sequences, 64 million tokens in blocks of 16: about 0.7 GiB when none of them is known."""
 MOST_TOUCHED = 1 << 18
 """A sequence that names more identities than that (4 million tokens in blocks of 16) counts accesses anew."""
 RECENT_SEQUENCES = 64
@@ -39,19 +48,17 @@ def open_sequence(state: State, command: OpenSequence) -> SequenceOpened:
     if len(state.sequences) >= state.settings.max_sequences:
         raise LimitReached(f"max_sequences: all {state.settings.max_sequences} are open")
     blocks = command.blocks
-    count = len(blocks) + sum(map(len, command.others))
-    if state.held_ids + count > MOST_HELD:
-        raise LimitReached(f"sequence ids: {state.held_ids} in open ones, {count} more are over {MOST_HELD}")
-    state.held_ids += count
+    refuse_above_most_held(state, len(blocks) + sum(map(len, command.others)))
     state.clock.request()
     held = np.concatenate([blocks.ids, *(other.ids for other in command.others)])
     rows = state.catalog.find(held)
     brings = new_class_of(state, blocks, rows[: len(blocks)])
-    state.sequences[key] = Sequence(blocks, held, state.clock.step, priority=command.priority, new_class=brings)
-    state.pin(rows[rows != NO_ROW])
+    found = state.ready_tiers(rows[: len(blocks)]) != 0
+    state.sequences[key] = Sequence(
+        blocks, found, held, state.clock.step, priority=command.priority, new_class=brings
+    )
+    hold(state, held, rows)
     prefer(state, rows, command.priority)
-    for identity in split(held[rows == NO_ROW]):
-        state.awaited[identity] = state.awaited.get(identity, 0) + 1
     for other in command.others:
         state.link(other, state.catalog.find(other.ids))
     rows = rows[: len(blocks)]
@@ -71,18 +78,12 @@ def close_sequence(state: State, command: CloseSequence) -> Done:
 def end_sequence(state: State, key: tuple[int, str]) -> None:
     """Unpins what a sequence held. It is remembered for a while, for reports that come late."""
     sequence = state.sequences.pop(key)
-    state.held_ids -= len(sequence.held)
+    budgets.end(state, key)
     sequence.touched.clear()
     state.recent.pop(key, None)
     state.recent[key] = sequence
     _forget_old(state)
-    rows = state.catalog.find(sequence.held)
-    for identity in split(sequence.held[rows == NO_ROW]):
-        if state.awaited[identity] == 1:
-            del state.awaited[identity]
-        else:
-            state.awaited[identity] -= 1
-    state.unpin(rows[rows != NO_ROW])
+    let_go(state, sequence.held)
 
 
 def _forget_old(state: State) -> None:
@@ -162,17 +163,41 @@ def observe(state: State, command: Observe) -> Observed:
         sequence = find_sequence(state, command.session, command.sequence)
     if command.policy_epoch not in (0, state.policy_epoch):
         raise Refused(f"policy_epoch {command.policy_epoch} is not {state.policy_epoch}: the policy was changed")
-    shares = None if command.attention is None else _shares(command.attention, len(sequence.blocks))
-    sequence.steps += command.steps
+    return _observed(state, sequence, command.attention, command.steps)
+
+
+def set_budget(state: State, command: SetBudget) -> BudgetSet:
+    state.sessions.get(command.session)
+    key = (command.session, command.sequence)
+    sequence = find_sequence(state, *key)
+    budget = command.budget or (sequence.ledger.budget if sequence.ledger else None)
+    if budget is None:
+        raise Refused(f"sequence {command.sequence!r} has no budget yet: give one")
+    budgets.check(state, sequence, budget)
+    if command.attention is not None:
+        _shares(command.attention, len(sequence.blocks))
+    budgets.give(state, key, sequence, budget)
+    if command.attention is not None:
+        _observed(state, sequence, command.attention, command.steps)
+    budgets.trim(state, sequence)
+    return budgets.told(state, sequence)
+
+
+def _observed(state: State, sequence: Sequence, attention: NDArray[np.float32] | None, steps: int) -> Observed:
+    """Takes in a report over the first blocks of a sequence."""
+    shares = None if attention is None else _shares(attention, len(sequence.blocks))
+    sequence.steps += steps
     state.clock.decoded(sequence.start_step + sequence.steps)
-    if shares is None:
+    if attention is None or shares is None:
         return Observed(state.clock.step, 0)
+    if sequence.ledger is not None:
+        sequence.ledger.report(attention.astype(np.float64), steps)
     rows = state.catalog.find(sequence.blocks.ids[: len(shares)])
     rows, places = np.unique(rows, return_index=True)
     known = rows != NO_ROW
     rows, places = rows[known], places[known]
     _note_attention(state, rows, places, shares)
-    _report(state, rows, np.minimum(1.0, shares[places]), command.steps)
+    _report(state, rows, np.minimum(1.0, shares[places]), steps)
     return Observed(state.clock.step, len(rows))
 
 

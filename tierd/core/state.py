@@ -147,6 +147,8 @@ class State:
             age = tables.catalog.words[WORD_AGES + spec.tier - 1 :][:1].view(np.float64)
             self.tiers[spec.tier] = TierState(copies, age, lends=spec.lends)
         self.sequences: dict[tuple[int, str], Sequence] = {}
+        self.budgeted: dict[tuple[int, str], Sequence] = {}
+        """Those of them that have a budget."""
         self.held_ids = 0
         """Identities that open sequences name."""
         self.recent: OrderedDict[tuple[int, str], Sequence] = OrderedDict()
@@ -432,6 +434,13 @@ class State:
         if tier.tier == Tier.SPILL and unlink:
             self.unlink(tier.copies.placed(rows))
         self._left(tier, rows, counted=chosen)
+
+    def vacate(self, tier: TierState, rows: I64Array) -> list[int]:
+        """READY copies of blocks of one size end; slots that the caller borrows (TierCopies.vacate)."""
+        addresses = tier.copies.vacate(rows)
+        tier.victims.discard(rows)
+        self._left(tier, rows)
+        return addresses
 
     def quarantine(self, tier: TierState, rows: I64Array) -> None:
         """Copies end, their slots stay out of use."""

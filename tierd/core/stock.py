@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tierd.core import budgets
 from tierd.core.admission import admission_of, admits_by_index, decline
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import indices, some
+from tierd.core.errors import Refused
 from tierd.core.hashindex import NO_ROW
 from tierd.core.lineage import count_followers, ghosts_of
 from tierd.core.messages import (
@@ -24,6 +26,7 @@ from tierd.core.messages import (
     Store,
     Stored,
     StoreReply,
+    Tier,
     Unstock,
 )
 from tierd.core.placing import (
@@ -131,6 +134,9 @@ def store(state: State, command: Store) -> StoreReply:
     outcomes = known_outcomes(state, tier, blocks.ids, rows)
     ghosts = ghosts_of(state, blocks.ids, rows)
     sequence = begin_request(state, command, rows, ghosts, counted=command.retry)
+    if tier.tier == Tier.HBM and budgets.covers(sequence, tier, blocks):
+        raise Refused(f"sequence {command.sequence!r} has a budget: its blocks come to hbm by Reserve")
+    budgets.take_in(state, sequence, tier, blocks)
     if not command.retry:
         count_followers(state, blocks, rows, ghosts)
     count_existing(state, sequence, rows, outcomes)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.allowance import Allowance
+from tierd.core.ledger import Ledger
 from tierd.core.terms import Ids, OutcomeArray, Priority, Tier
 from tierd_client.format import I64Array, U8Array
 
@@ -18,9 +19,11 @@ STORED_FROM = {"on_evict": NEVER, "on_reuse": 2, "through": 1}
 
 @dataclass(slots=True)
 class Sequence:
-    """A running request. `blocks`: its first chain, that of attention. `held`: identities of all its chains."""
+    """A running request. `blocks`: its first chain, that of attention. `found`: those of them that had a copy when
+    it began. `held`: identities of all its chains."""
 
     blocks: Ids
+    found: NDArray[np.bool_]
     held: U8Array
     start_step: int
     touched: set[bytes] = field(default_factory=set)
@@ -29,6 +32,8 @@ class Sequence:
     priority: Priority = Priority.UNSPECIFIED
     new_class: int = 0
     """By the tokens that it brings (gaps.py)."""
+    ledger: Ledger | None = None
+    """Of its budget, if it has one."""
 
 
 @dataclass(slots=True)

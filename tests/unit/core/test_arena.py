@@ -85,3 +85,14 @@ def test_a_large_block_among_small_ones_is_not_sought_after_each(monkeypatch: py
     reply = driver.step(m.Reserve(SESSION, ids_of([9999]), 1024 * BLOCK))
     assert reply.outcomes.tolist() == [m.Reserved.GRANTED]
     assert len(calls) < 80
+
+
+def test_what_was_freed_last_is_taken_back() -> None:
+    """Of slots that were freed just now those that are free still are taken out again, and no others."""
+    arena = Arena([(1, MIB)])
+    first, second, third = arena.allocate(4096, 3)
+    arena.free(4096, [first])
+    arena.free(4096, [third])
+    assert arena.take_back(4096, [second, third]) == [third]
+    assert arena.take_back(4096, [third]) == []
+    assert arena.allocate(4096, 1) == [first]

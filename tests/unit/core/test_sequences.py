@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from engine_driver import SESSION, Driver, ids_of
 
+from tierd.core import holders, sequences
 from tierd.core import messages as m
-from tierd.core import sequences
 from tierd.core.errors import LimitReached, NotFound
 
 
@@ -28,7 +28,7 @@ def test_what_a_sequence_has_touched_is_bounded(monkeypatch: pytest.MonkeyPatch)
 def test_what_open_sequences_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a sequence that would make the open ones name more identities than the limit nothing is kept; when another
     has closed it can be opened."""
-    monkeypatch.setattr(sequences, "MOST_HELD", 10)
+    monkeypatch.setattr(holders, "MOST_HELD", 10)
     driver = Driver(64)
     driver.step(m.OpenSequence(SESSION, "a", ids_of(range(6))))
     for _ in range(2):
