@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("tierd.console.serve:serve", "Run the daemon."),
     "stats": ("tierd.console.show:stats", "Bytes and blocks per tier."),
     "namespaces": ("tierd.console.show:namespaces", "What each namespace, or tenant, has in each tier."),
+    "sequences": ("tierd.console.show:sequences", "Running requests, and what of their hbm budgets is used."),
     "blocks": ("tierd.console.show:blocks", "List blocks, by filter."),
     "explain": ("tierd.console.show:explain", "Why a block stands where it stands in the order of eviction."),
     "plan": ("tierd.console.show:plan", "Dry run: what would go if so many bytes were needed."),

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tierd_client.budget import BlockResidency, Budget, Resident
     from tierd_client.catalog import CatalogReader
     from tierd_client.chains import ChainsHit
     from tierd_client.client import AsyncClient, Client
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from tierd_client.hints import PrefetchProgress, PrefetchTicket
-    from tierd_client.identity import Identities, chain_ids, plain_ids
+    from tierd_client.identity import Identities, chain_ids, plain_ids, private_ids
     from tierd_client.layout import Group, Layout, Part
     from tierd_client.lease import AsyncLease, Lease
     from tierd_client.lending import AsyncLentPool, Fence, LentPool, Piece, SharedRegion, pieces_of
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from tierd_client.sequence import AsyncSequence, Sequence
 
 _HOMES = {
+    "budget": ("BlockResidency", "Budget", "Resident"),
     "catalog": ("CatalogReader",),
     "chains": ("ChainsHit",),
     "client": ("AsyncClient", "Client"),
@@ -64,7 +66,7 @@ _HOMES = {
         "TierdClientError", "TimedOut", "Unavailable",
     ),
     "hints": ("PrefetchProgress", "PrefetchTicket"),
-    "identity": ("Identities", "chain_ids", "plain_ids"),
+    "identity": ("Identities", "chain_ids", "plain_ids", "private_ids"),
     "layout": ("Group", "Layout", "Part"),
     "lease": ("AsyncLease", "Lease"),
     "lending": ("AsyncLentPool", "Fence", "LentPool", "Piece", "SharedRegion", "pieces_of"),
@@ -81,13 +83,14 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without running it
     "AccessDenied", "AcquireOutcome", "AdoptOutcome", "AsyncClient", "AsyncLease", "AsyncLentPool",
-    "AsyncNamespace", "AsyncSequence", "BrokenPeer", "CatalogReader", "ChainsHit", "Client", "ClientClosed",
-    "ConnectFailed", "EvictOutcome", "FailedPrecondition", "Fence", "ForkedClientError", "Group", "Identities",
-    "InvalidArgument", "Layout", "Lease", "LentPool", "LimitReached", "LookupResult", "Namespace", "NextUse",
-    "NotFound", "PagedKV", "Part", "Piece", "PinOutcome", "PrefetchOutcome", "PrefetchProgress", "PrefetchTicket",
-    "Presence", "Priority", "PutOutcome", "ReadmitOutcome", "Sequence", "SharedMemoryUnavailable",
-    "SharedRegion", "Tier", "TierdClientError", "Tiers", "TimedOut", "Tls", "Unavailable", "WithdrawOutcome",
-    "chain_ids", "pieces_of", "plain_ids",
+    "AsyncNamespace", "AsyncSequence", "BlockResidency", "BrokenPeer", "Budget", "CatalogReader", "ChainsHit",
+    "Client", "ClientClosed", "ConnectFailed", "EvictOutcome", "FailedPrecondition", "Fence",
+    "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease", "LentPool",
+    "LimitReached", "LookupResult", "Namespace", "NextUse", "NotFound", "PagedKV", "Part", "Piece",
+    "PinOutcome", "PrefetchOutcome", "PrefetchProgress", "PrefetchTicket", "Presence", "Priority",
+    "PutOutcome", "ReadmitOutcome", "Resident", "Sequence", "SharedMemoryUnavailable", "SharedRegion", "Tier",
+    "TierdClientError", "Tiers", "TimedOut", "Tls", "Unavailable", "WithdrawOutcome", "chain_ids",
+    "pieces_of", "plain_ids", "private_ids",
 ]
 
 

@@ -60,6 +60,7 @@ class TierOccupancy:
     shed_total: dict[str, int]
     stocked_bytes: int
     footprints: dict[int, int]
+    over_budget_total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Occupancy:
     pinned_bytes: int
     pinned_bytes_max: int
     prefetches: int
+    budgeted_sequences: int
+    budgeted_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +210,26 @@ class NamespaceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceRecord:
+    """A running request. `blocks`: of its first chain. Without a budget `budget_blocks` and what follows is 0."""
+
+    session: int
+    sequence: str
+    namespace: int
+    group: int
+    blocks: int
+    kept_blocks: int
+    leaving_blocks: int
+    given_up_blocks: int
+    spare_slots: int
+    budget_blocks: int
+    recent_blocks: int
+    sink_blocks: int
+    lossy: bool
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
 class TierCleared:
     """Copies of one tier that went, and the bytes of their slots."""
 
@@ -320,6 +343,16 @@ class AdminRoutines:
             reply = await self._call("ListNamespaces", message(
                 admin_pb2.ListNamespacesRequest, page_size=page_size, offset=offset or 0, by_tenant=by_tenant))
             return [_namespace(one) for one in reply.namespaces], reply.next_offset
+
+        return page
+
+    def sequences(self, *, page_size: int = 1000) -> Pages[SequenceRecord]:
+        """Each open sequence, by session and name, and what of its budget is used."""
+
+        async def page(offset: int | None) -> tuple[list[SequenceRecord], int]:
+            reply = await self._call("ListSequences", message(
+                admin_pb2.ListSequencesRequest, page_size=page_size, offset=offset or 0))
+            return [_sequence(one) for one in reply.sequences], reply.next_offset
 
         return page
 
@@ -439,6 +472,7 @@ class Admin(_Twin):
 
     occupancy = blocking(AdminRoutines.occupancy)
     namespaces = blocking_pages(AdminRoutines.namespaces)
+    sequences = blocking_pages(AdminRoutines.sequences)
     list_blocks = blocking_pages(AdminRoutines.list_blocks)
     describe = blocking(AdminRoutines.describe)
     explain = blocking(AdminRoutines.explain)
@@ -458,6 +492,7 @@ class AsyncAdmin(_Twin):
 
     occupancy = awaiting(AdminRoutines.occupancy)
     namespaces = awaiting_pages(AdminRoutines.namespaces)
+    sequences = awaiting_pages(AdminRoutines.sequences)
     list_blocks = awaiting_pages(AdminRoutines.list_blocks)
     describe = awaiting(AdminRoutines.describe)
     explain = awaiting(AdminRoutines.explain)
@@ -509,6 +544,13 @@ def _namespace(message: Any) -> NamespaceRecord:
     return _record(
         NamespaceRecord, message, names=tuple(message.names), block_bytes=tuple(message.block_bytes),
         tiers={one.tier: one for one in tiers})
+
+
+def _sequence(message: Any) -> SequenceRecord:
+    budget = message.budget
+    return _record(
+        SequenceRecord, message, budget_blocks=budget.blocks, recent_blocks=budget.recent_blocks,
+        sink_blocks=budget.sink_blocks, lossy=budget.lossy, policy=budget.policy)
 
 
 def _filter(**where: Unpack[BlockFilter]) -> Any:

@@ -24,12 +24,14 @@ GIVE_UP_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Identities of one call, ready for the wire (a BlockIds message), and bytes of one block."""
+    """Identities of one call, ready for the wire (a BlockIds message), and bytes of one block. `budgeted`: their
+    sequence has a budget, so that its blocks in hbm get slots by Reserve."""
 
     blocks: Any
     block_bytes: int
     sequence: str = ""
     priority: Any = 0
+    budgeted: bool = False
 
     def __len__(self) -> int:
         return len(self.blocks.ids) // 32

@@ -8,10 +8,11 @@ layout and the ids, so that any process on any host makes the same. Pure: standa
 from __future__ import annotations
 
 import hashlib
+import secrets
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -131,6 +132,16 @@ def plain_ids(namespace: Any, ids: Iterable[bytes], group: int = 0) -> Identitie
     fingerprint, _ = _namespace(namespace, group)
     seed = _seed(fingerprint, group, _KIND_PLAIN)
     return Identities(_unpack(b"".join(_plain(seed, ids))), fingerprint, group)
+
+
+def private_ids(after: Identities, count: int) -> Identities:
+    """Identities of `count` blocks that go on where a chain ends, and that nobody else can make: for blocks whose
+    bytes are not those that their tokens have elsewhere, such as what a lossy sequence decodes.
+    """
+    if count < 1 or not len(after):
+        raise ValueError(f"count: {count} blocks after {len(after)}: there must be one of each at least")
+    array = np.frombuffer(secrets.token_bytes(count * IDENTITY_BYTES), np.uint8).reshape(count, IDENTITY_BYTES)
+    return replace(after, array=array, chain=True, position=after.position + len(after), parent=bytes(after[-1]))
 
 
 def ids_of(layout: Any, ids: Iterable[bytes]) -> Identities:

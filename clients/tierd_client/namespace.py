@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tierd_client.arguments import text, whole
+from tierd_client.arguments import text
+from tierd_client.attention import AwaitingAttention, BlockingAttention, give_budget
+from tierd_client.budget import Budget, budget_of
 from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
 from tierd_client.direct import Lanes
@@ -48,7 +50,7 @@ from tierd_client.outcomes import (
     tier_of,
 )
 from tierd_client.paged_calls import AwaitingPaged, BlockingPaged
-from tierd_client.payload import Form, Made, flat_blocks, float32_bytes, writable_blocks
+from tierd_client.payload import Form, Made, flat_blocks, writable_blocks
 from tierd_client.reading import Reading, in_place, read_at_once
 from tierd_client.routine import Opening, Perform, Routine, awaiting, blocking, described_by
 from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
@@ -59,9 +61,6 @@ from tierd_client.v1 import blocks_pb2
 
 if TYPE_CHECKING:
     from tierd_client.client import BaseClient
-
-STEPS_MAX = 1_000_000
-"""Decode steps that one report may fold."""
 
 TIMEOUT_S = 2.0
 """How long a call of bytes may wait, unless it says so itself."""
@@ -194,16 +193,20 @@ class NamespaceRoutines:
         """As `put`, from any Source."""
         size, target, name = self.block_bytes(ids), tier_of(tier), self.sequence_name(ids, sequence)
         within, worth = Deadline.of(timeout_s), said(Priority, priority, "priority")
+        running = self.client.sequences.known(name)
+        budgeted = running is not None and running.budget is not None
 
         async def store(session: Session) -> list[PutOutcome]:
             transfer = self.transfer(session, target)
             outcomes: list[PutOutcome] = []
             for start, part in batches(ids, transfer.batch_ids(size)):
-                batch = replace(await self.batch(session, part, name), priority=worth)
+                batch = replace(await self.batch(session, part, name), priority=worth, budgeted=budgeted)
                 blocks, done = source.part(start, start + len(part)), None
                 if not wait:
                     done = await transfer.queue(batch, blocks, target, self.client.committer)
                 outcomes += await transfer.put(batch, blocks, target, within) if done is None else done
+                if running is not None and budgeted:
+                    running.go_on(part)
             return outcomes
 
         return await self.make(store, timeout_s)
@@ -268,15 +271,19 @@ class NamespaceRoutines:
 
     # --- running requests -----------------------------------------------------------------------------
 
-    async def sequence(self, name: str, ids: Any, priority: Priority | str | None = None) -> Running:
+    async def sequence(
+        self, name: str, ids: Any, priority: Priority | str | None = None, budget: Budget | str | None = None,
+    ) -> Running:
         """Opens a sequence: a tick of the request clock; its blocks are pinned until it closes.
 
         `ids`: of one group, or the chains of a prompt, one per group; attention is over the first. `priority`:
-        low, normal or high, of the blocks that it stores and of those that it finds.
+        low, normal or high, of the blocks that it stores and of those that it finds. `budget`: how much of it may
+        lie in hbm, from the start; a Budget or the name of a preset. Its `ids` are one chain then.
         """
         first, *others = map(self.identities, ids if _are_chains(ids) else [ids])
         level = said(Priority, priority, "priority")
         running = Running(self, text(name, "name"), first, level, tuple(others))
+        running.budget = None if budget is None else budget_of(budget)
         self.client.connection.check_usable()
         self.client.sequences.add(running)
         try:
@@ -295,6 +302,11 @@ class NamespaceRoutines:
         await opening(session, "OpenSequence", blocks_pb2.OpenSequenceRequest(
             session=session.id, sequence=sequence.name, blocks=blocks, priority=sequence.priority, others=others))
         session.sequences.add(sequence.name)
+        try:
+            await give_budget(session, sequence)
+        except BaseException:
+            await self._close_sequence(session, sequence, Closing())
+            raise
 
     async def close_sequence(self, sequence: Running, closing: Closing) -> None:
         """Closes it; nothing when it is closed, in a forked child, or when the daemon that knew it is gone."""
@@ -310,33 +322,6 @@ class NamespaceRoutines:
         if sequence.name in session.sequences:
             session.sequences.discard(sequence.name)
             await giving_back(session, "CloseSequence", closing.request(session.id, sequence.name))
-
-    async def observe(
-        self, sequence: BaseSequence | str, attention: Any = None, steps: int = 1, policy_epoch: int = 0,
-    ) -> int:
-        """Reports attention over the blocks of a sequence; the step of the daemon's clock.
-
-        `attention`: one number per block from the start of the sequence: sum over the block's tokens, mean
-        over query heads and layers, in [0, 1]. None moves only the decode clock. `steps`: decode steps folded
-        into it. A sequence that closed a short while ago takes reports still. 0 for a sequence without
-        blocks.
-        """
-        name = sequence if isinstance(sequence, str) else sequence.name
-        whole(steps, "steps", 1, STEPS_MAX)
-        whole(policy_epoch, "policy_epoch", 0, 2**64 - 1)
-        data = b"" if attention is None else float32_bytes(attention, "attention")
-
-        async def report(session: Session) -> int:
-            reply = await session.call("Observe", blocks_pb2.ObserveRequest(
-                session=session.id, sequence=name, attention=data, steps=steps, policy_epoch=policy_epoch))
-            return int(reply.step)
-
-        known = self.client.sequences.known(name)
-        if known is None:
-            raise NotFound(f"sequence: {name!r} is not open in this client")
-        if not len(known.ids):
-            return 0
-        return await self.make(report)
 
     def sequence_name(self, ids: Identities, sequence: BaseSequence | str | None) -> str:
         """The sequence that a call belongs to: the one it names, or the innermost `with` block's that has its
@@ -486,14 +471,13 @@ class _Named:
         return f"{type(self).__name__}({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
 
 
-class Namespace(_Named, BlockingHints, BlockingPaged):
+class Namespace(_Named, BlockingAttention, BlockingHints, BlockingPaged):
     """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
 
     lookup = blocking(NamespaceRoutines.lookup)
     lookup_chains = blocking(NamespaceRoutines.lookup_chains)
     put = blocking(NamespaceRoutines.put)
     get = blocking(NamespaceRoutines.get)
-    observe = blocking(NamespaceRoutines.observe)
     adopt = blocking(NamespaceRoutines.adopt)
     evict = blocking(NamespaceRoutines.evict)
     readmit = blocking(NamespaceRoutines.readmit)
@@ -525,11 +509,13 @@ class Namespace(_Named, BlockingHints, BlockingPaged):
         return Lease(self._acquire(ids, timeout_s, sequence, on_device), self._perform)
 
     @described_by(NamespaceRoutines.sequence)
-    def sequence(self, name: str, ids: Any, priority: Priority | str | None = None) -> Sequence:
-        return Sequence(self._open(name, ids, priority), self._perform)
+    def sequence(
+        self, name: str, ids: Any, priority: Priority | str | None = None, budget: Budget | str | None = None,
+    ) -> Sequence:
+        return Sequence(self._open(name, ids, priority, budget), self._perform)
 
 
-class AsyncNamespace(_Named, AwaitingHints, AwaitingPaged):
+class AsyncNamespace(_Named, AwaitingAttention, AwaitingHints, AwaitingPaged):
     """Namespace for an event loop; made by `await AsyncClient.namespace(...)`.
 
     `acquire` and `sequence` are awaited, or used at once: `async with ns.acquire(ids) as lease`.
@@ -540,7 +526,6 @@ class AsyncNamespace(_Named, AwaitingHints, AwaitingPaged):
     put = awaiting(NamespaceRoutines.put)
     get = awaiting(NamespaceRoutines.get)
     get_into = awaiting(NamespaceRoutines.get_into)
-    observe = awaiting(NamespaceRoutines.observe)
     adopt = awaiting(NamespaceRoutines.adopt)
     evict = awaiting(NamespaceRoutines.evict)
     readmit = awaiting(NamespaceRoutines.readmit)
@@ -559,10 +544,10 @@ class AsyncNamespace(_Named, AwaitingHints, AwaitingPaged):
 
     @described_by(NamespaceRoutines.sequence)
     def sequence(
-        self, name: str, ids: Any, priority: Priority | str | None = None,
+        self, name: str, ids: Any, priority: Priority | str | None = None, budget: Budget | str | None = None,
     ) -> Opening[AsyncSequence]:
         async def opened() -> AsyncSequence:
-            return AsyncSequence(await self._open(name, ids, priority), self._perform)
+            return AsyncSequence(await self._open(name, ids, priority, budget), self._perform)
 
         return Opening(opened())
 

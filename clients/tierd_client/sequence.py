@@ -7,17 +7,20 @@ of blocks that its chain goes on with: each block counts as one access, however 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from tierd_client.attention import observe, set_budget
 from tierd_client.hints import Closing
 from tierd_client.identity import Identities
 from tierd_client.outcomes import LookupResult, NextUse
 from tierd_client.routine import Perform, described_by
 
 if TYPE_CHECKING:
+    from tierd_client.budget import Budget, Resident
     from tierd_client.namespace import NamespaceRoutines
 
 _ENTERED: ContextVar[tuple[Running, ...]] = ContextVar("tierd_sequences", default=())
@@ -41,6 +44,7 @@ class Running:
         self.ids = ids
         self.priority = priority
         self.others = others
+        self.budget: Budget | None = None
         self._known: frozenset[bytes] | None = None
 
     def contains(self, ids: Identities) -> bool:
@@ -53,6 +57,14 @@ class Running:
         if self._known is None:
             self._known = frozenset(self.ids).union(*self.others)
         return self._known.issuperset(ids)
+
+
+    def go_on(self, ids: Identities) -> None:
+        """A running request with a budget stored these: what goes on behind its last block is its own."""
+        own = self.ids
+        further = len(own) - (ids.position - own.position)
+        if ids.group == own.group and 0 <= further < len(ids) and _goes_along(own, ids):
+            self.ids = replace(own, array=np.concatenate([own.array, ids.array[further:]]))
 
 
 def _goes_along(own: Identities, ids: Identities) -> bool:
@@ -100,8 +112,26 @@ class Sequence(BaseSequence):
 
     def observe(self, attention: Any = None, steps: int = 1, policy_epoch: int = 0) -> int:
         """Reports attention over its blocks; see Namespace.observe."""
-        step: int = self._perform(self._namespace.observe(self.name, attention, steps, policy_epoch))
+        step: int = self._perform(observe(self._namespace, self.name, attention, steps, policy_epoch))
         return step
+
+    def set_budget(
+        self, budget: Budget | str | None = None, attention: Any = None, steps: int = 1, timeout_s: float = 2.0,
+    ) -> Resident:
+        """Changes its budget, or asks what of it is in hbm; see Namespace.set_budget."""
+        resident: Resident = self._perform(
+            set_budget(self._namespace, self.name, budget, attention, steps, timeout_s))
+        return resident
+
+    def compress(
+        self, attention: Any, budget: Budget | str | None = None, window: int = 32, timeout_s: float = 10.0,
+    ) -> Resident:
+        """Cuts its prompt to its budget before generation begins, once it is stored whole; what of it stays.
+
+        `attention`: one number per block, as in `observe`, the mean over the prompt's last `window` queries. Of a
+        sequence that was opened without a budget nothing has gone before.
+        """
+        return self.set_budget(budget, attention, window, timeout_s)
 
     def close(
         self, next_use: NextUse | str | None = None, stop_reason: str = "", expected_s: float = 0.0,
@@ -133,8 +163,22 @@ class AsyncSequence(BaseSequence):
 
     async def observe(self, attention: Any = None, steps: int = 1, policy_epoch: int = 0) -> int:
         """Reports attention over its blocks; see Namespace.observe."""
-        step: int = await self._perform(self._namespace.observe(self.name, attention, steps, policy_epoch))
+        step: int = await self._perform(observe(self._namespace, self.name, attention, steps, policy_epoch))
         return step
+
+    @described_by(Sequence.set_budget)
+    async def set_budget(
+        self, budget: Budget | str | None = None, attention: Any = None, steps: int = 1, timeout_s: float = 2.0,
+    ) -> Resident:
+        resident: Resident = await self._perform(
+            set_budget(self._namespace, self.name, budget, attention, steps, timeout_s))
+        return resident
+
+    @described_by(Sequence.compress)
+    async def compress(
+        self, attention: Any, budget: Budget | str | None = None, window: int = 32, timeout_s: float = 10.0,
+    ) -> Resident:
+        return await self.set_budget(budget, attention, window, timeout_s)
 
     @described_by(Sequence.close)
     async def close(

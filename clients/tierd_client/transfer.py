@@ -24,6 +24,7 @@ from tierd_client.format import U8Array
 from tierd_client.framing import data_messages, data_of
 from tierd_client.heap import keep_freed_memory
 from tierd_client.holding import Batch, acquire, giving_back, release, taking
+from tierd_client.magazine import Magazine
 from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of, tier_number
 from tierd_client.routine import Work
 from tierd_client.session import Session
@@ -83,7 +84,7 @@ class SharedTransfer:
     async def put(
         self, batch: Batch, source: Source, tier: Tier | None, wait: Deadline,
     ) -> list[PutOutcome]:
-        magazine = self._session.magazine
+        magazine = self._magazine(batch, tier)
         with self._session.hold():
             if magazine is not None:
                 return await StockedPut(self._session, self._memory, magazine, batch, source, tier).run(wait)
@@ -102,11 +103,15 @@ class SharedTransfer:
         self, batch: Batch, source: Source, tier: Tier | None, committer: Committer,
     ) -> list[PutOutcome] | None:
         """Writes blocks that are committed later; None where this cannot be done now."""
-        magazine = self._session.magazine
+        magazine = self._magazine(batch, tier)
         if magazine is None:
             return None
         with self._session.hold():
             return await StockedPut(self._session, self._memory, magazine, batch, source, tier).queue(committer)
+
+    def _magazine(self, batch: Batch, tier: Tier | None) -> Magazine | None:
+        """Where slots are held ahead for these blocks; None where they come by Reserve."""
+        return None if batch.budgeted and tier is Tier.HBM else self._session.magazine
 
     async def _reserve(self, batch: Batch, tier: Tier | None, wait: Deadline) -> Any:
         request = blocks_pb2.ReserveRequest(

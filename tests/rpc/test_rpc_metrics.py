@@ -79,6 +79,7 @@ async def live(d: Daemon, script: Switch, scrapes: list[Scrape]) -> None:
         await d.store_blocks(session, block_ids(seed, namespace=namespace))
     await d.evict(block_ids(18), None, allow_drop=True)
     look()
+    await exceed(d, session, look)
     await hint(d, session, script, look)
     await find(d, session)
     d.engine.state.settings = replace(d.engine.state.settings, spill_write="on_reuse")
@@ -103,6 +104,17 @@ async def decline(d: Daemon, session: int) -> None:
     state.clock.wall_s += state.settings.spill_grace_s
     state.gaps.index = np.ones((CLASSES, BINS))
     await d.reserve(session, block_ids(*range(50, 62)))
+
+
+async def exceed(d: Daemon, session: int, look: Callable[[], None]) -> None:
+    """A sequence has more blocks in hbm than the budget that it then gets."""
+    blocks = block_ids(60, 61, chain=True)
+    await d.blocks.OpenSequence(pb.OpenSequenceRequest(session=session, sequence="b", blocks=blocks))
+    await d.store_blocks(session, blocks, Tier.HBM)
+    budget = pb.SequenceBudget(blocks=1, lossy=True)
+    await d.blocks.SetBudget(pb.SetBudgetRequest(session=session, sequence="b", budget=budget))
+    look()
+    await d.blocks.CloseSequence(pb.CloseSequenceRequest(session=session, sequence="b"))
 
 
 async def hint(d: Daemon, session: int, script: Switch, look: Callable[[], None]) -> None:

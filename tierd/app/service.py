@@ -39,7 +39,7 @@ TOGETHER_MAX_S = 0.032
 """Pause before a command that made no progress is repeated again: doubles up to the maximum."""
 
 N = TypeVar("N")
-W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes, m.WithdrawReply)
+W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes, m.WithdrawReply, m.BudgetSet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +307,19 @@ class Service:
         self.sessions.require(command.session)
         return self.writer.ask(command, m.Observed)
 
+    async def set_budget(self, command: m.SetBudget, deadline: float) -> m.BudgetSet:
+        """Gives a sequence a budget, and waits for what is over it to be copied down."""
+        self.sessions.require(command.session)
+        rest = m.SetBudget(command.session, command.sequence)
+        reply = self.writer.ask(command, m.BudgetSet)
+
+        def again(left: I64Array) -> m.BudgetSet:
+            now = self.writer.ask(rest, m.BudgetSet)
+            return replace(now, outcomes=now.outcomes[left])
+
+        await self._settle(reply, m.Residency.LEAVING, again, deadline)
+        return reply
+
     async def evict(self, blocks: m.Ids, to: m.Tier | None, allow_drop: bool, deadline: float) -> m.Outcomes:
         """Moves blocks down or drops them."""
         blocks = self._placed(blocks)
@@ -449,6 +462,9 @@ class Service:
     def shares(self) -> list[NamespaceShare]:
         """What each namespace has in each tier, by number."""
         return by_namespace(self.namespaces.all(), self.writer.ask(m.Shares(), m.SharesReply))
+
+    def list_sequences(self, limit: int, offset: int) -> m.SequencePage:
+        return self.writer.ask(m.ListSequences(limit, offset), m.SequencePage)
 
     def list_blocks(self, command: m.ListBlocks) -> m.BlockPage:
         return self.writer.ask(command, m.BlockPage)

@@ -1,4 +1,4 @@
-"""Commands that change nothing: stats, blocks, explain, plan, config."""
+"""Commands that change nothing: stats, namespaces, sequences, blocks, explain, plan, config."""
 
 from __future__ import annotations
 
@@ -102,6 +102,23 @@ def _share_row(one: NamespaceRecord, by_tenant: bool, tiers: list[Tier]) -> list
     shares = [one.tiers[tier] for tier in tiers]
     held = [cell for share in shares for cell in (share.blocks, size(share.used_bytes + share.reserved_bytes))]
     return [*("-" if cell == "" else cell for cell in who), *held]
+
+
+def sequences(address: Address = None, as_json: AsJson = False) -> None:
+    """Running requests: how many blocks each has, and of one with a budget what of that is used in hbm."""
+    with connect(address) as client:
+        found = list(client.admin.sequences())
+    if as_json:
+        print_json(found)
+        return
+    columns = ["\nsequence", "\npolicy", "\nsession", "\nblocks", "\nbudget", "\nsinks", "\nrecent", "\nkept",
+               "\nleaving", "given\nup", "spare\nslots"]
+    print_table(columns, [
+        (one.sequence, one.policy + " (lossy)" * one.lossy or "-", one.session, one.blocks, one.budget_blocks,
+         one.sink_blocks, one.recent_blocks, one.kept_blocks, one.leaving_blocks, one.given_up_blocks,
+         one.spare_slots)
+        for one in found
+    ], left=2)
 
 
 @filtered

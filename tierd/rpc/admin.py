@@ -47,6 +47,11 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         return convert.namespaces_response(found, request.offset, convert.count(request.page_size, "page_size"))
 
     @answers_errors
+    async def ListSequences(self, request: Any, context: Any) -> Any:
+        page = self._service.list_sequences(convert.count(request.page_size, "page_size"), request.offset)
+        return convert.sequences_response(page, request.offset)
+
+    @answers_errors
     async def ListBlocks(self, request: Any, context: Any) -> Any:
         page = self._service.list_blocks(convert.list_blocks(request, self._service.namespaces))
         return pb.ListBlocksResponse(blocks=self._records(page), next_page_token=page.next)

@@ -177,6 +177,11 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         return pb.ObserveResponse(step=reply.step, updated_blocks=reply.updated)
 
     @answers_errors
+    async def SetBudget(self, request: Any, context: Any) -> Any:
+        deadline = deadline_of(context, request.timeout_ms)
+        return convert.set_budget_response(await self._service.set_budget(convert.set_budget(request), deadline))
+
+    @answers_errors
     async def Evict(self, request: Any, context: Any) -> Any:
         to = convert.optional_tier(request.to, "to", convert.LOWER_TIERS)
         if to is None and not request.allow_drop:

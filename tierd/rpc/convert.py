@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -242,6 +242,21 @@ def observation(request: pb.ObserveRequest) -> m.Observe:
     return m.Observe(session(request.session), name, mass, request.steps, request.policy_epoch)
 
 
+def budget(given: pb.SequenceBudget) -> m.Budget:
+    """The field `budget` of a request. Whether its numbers go together is the engine's to say."""
+    policy = text(given.policy, "budget.policy", most=POLICY_BYTES_MAX)
+    recent = given.recent_blocks or (given.blocks + 1) // 2
+    found = m.Budget(given.blocks, recent, given.sink_blocks, given.lossy)
+    return replace(found, policy=policy) if policy else found
+
+
+def set_budget(request: pb.SetBudgetRequest) -> m.SetBudget:
+    seen = observation(pb.ObserveRequest(
+        session=request.session, sequence=request.sequence, attention=request.attention, steps=request.steps or 1))
+    given = budget(request.budget) if request.HasField("budget") else None
+    return m.SetBudget(seen.session, seen.sequence, given, seen.attention, seen.steps)
+
+
 def store_order(request: pb.StoreRequest, max_ids: int) -> StoreOrder:
     number, tier = session(request.session), arena_tier(request.tier, "tier")
     for field in ("slots_max", "spare_slots"):
@@ -419,6 +434,19 @@ def prefetch_response(reply: m.PrefetchReply) -> pb.PrefetchResponse:
     )
 
 
+def set_budget_response(reply: m.BudgetSet) -> pb.SetBudgetResponse:
+    response = pb.SetBudgetResponse(budget=sequence_budget(reply.budget))
+    _fill(response, residency=reply.outcomes)
+    return response
+
+
+def sequence_budget(one: m.Budget) -> pb.SequenceBudget:
+    return pb.SequenceBudget(
+        blocks=one.blocks, recent_blocks=one.recent_blocks, sink_blocks=one.sink_blocks, lossy=one.lossy,
+        policy=one.policy,
+    )
+
+
 def get_header(reply: m.AcquireReply, block_bytes: int) -> pb.GetResponse:
     header = pb.GetHeader(
         outcomes=reply.outcomes.tolist(), checksums=reply.checksums.tolist(), block_bytes=block_bytes,
@@ -487,6 +515,21 @@ def plan_response(reply: m.Planned) -> apb.PlanResponse:
     return apb.PlanResponse(
         victims=[explanation(one) for one in reply.victims], enough=reply.enough, free_bytes=reply.free_bytes,
         victim_bytes=reply.victim_bytes, victim_blocks=reply.victim_blocks,
+    )
+
+
+def sequences_response(page: m.SequencePage, offset: int) -> apb.ListSequencesResponse:
+    end = offset + len(page.sequences)
+    return apb.ListSequencesResponse(
+        sequences=map(_sequence_record, page.sequences), next_offset=end if page.more else 0
+    )
+
+
+def _sequence_record(one: m.SequenceView) -> apb.SequenceRecord:
+    return apb.SequenceRecord(
+        session=one.session, sequence=one.name, namespace=one.namespace, group=one.group, blocks=one.blocks,
+        budget=None if one.budget is None else sequence_budget(one.budget), kept_blocks=one.kept_blocks,
+        leaving_blocks=one.leaving_blocks, given_up_blocks=one.given_up_blocks, spare_slots=one.spare_slots,
     )
 
 

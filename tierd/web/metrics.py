@@ -190,6 +190,13 @@ METRICS = (
     Metric("tierd_sessions", (), "Client processes, those of before a restart included while they may live.",
            _whole(lambda snapshot: snapshot.occupancy.sessions)),
     Metric("tierd_sequences", (), "Running requests.", _whole(lambda snapshot: snapshot.occupancy.sequences)),
+    Metric("tierd_budgeted_sequences", (), "Running requests that have a budget of hbm blocks.",
+           _whole(lambda snapshot: snapshot.occupancy.budgeted_sequences)),
+    Metric("tierd_budgeted_blocks", (), "Blocks in hbm that count for the budget of their sequence.",
+           _whole(lambda snapshot: snapshot.occupancy.budgeted_blocks)),
+    Metric("tierd_over_budget_blocks_total", ("tier",), "Copies that left hbm for the budget of their sequence.",
+           lambda snapshot: [((_name(one.tier),), one.over_budget_total) for one in snapshot.occupancy.tiers
+                             if one.tier is Tier.HBM]),
     Metric("tierd_leases", (), "Blocks under lease, over all tiers.",
            _whole(lambda snapshot: snapshot.occupancy.leases)),
     Metric("tierd_pinned_blocks", (), "Identities that are pinned.",

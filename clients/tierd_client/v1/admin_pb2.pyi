@@ -35,7 +35,7 @@ class OccupancyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class TierOccupancy(_message.Message):
-    __slots__ = ("tier", "capacity_bytes", "free_bytes", "used_bytes", "reserved_bytes", "quarantined_bytes", "blocks", "evictable_blocks", "leased_blocks", "requested_bytes", "serving", "state", "characteristic_age_steps", "hits_total", "stored_total", "evicted_total", "demoted_total", "promoted_total", "failed_moves_total", "lent_blocks", "found_blocks", "shed_total", "stocked_bytes", "footprints")
+    __slots__ = ("tier", "capacity_bytes", "free_bytes", "used_bytes", "reserved_bytes", "quarantined_bytes", "blocks", "evictable_blocks", "leased_blocks", "requested_bytes", "serving", "state", "characteristic_age_steps", "hits_total", "stored_total", "evicted_total", "demoted_total", "promoted_total", "failed_moves_total", "lent_blocks", "found_blocks", "shed_total", "stocked_bytes", "footprints", "over_budget_total")
     class ShedTotalEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class TierOccupancy(_message.Message):
     SHED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     STOCKED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FOOTPRINTS_FIELD_NUMBER: _ClassVar[int]
+    OVER_BUDGET_TOTAL_FIELD_NUMBER: _ClassVar[int]
     tier: _blocks_pb2.Tier
     capacity_bytes: int
     free_bytes: int
@@ -98,10 +99,11 @@ class TierOccupancy(_message.Message):
     shed_total: _containers.ScalarMap[str, int]
     stocked_bytes: int
     footprints: _containers.ScalarMap[int, int]
-    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ..., stocked_bytes: _Optional[int] = ..., footprints: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    over_budget_total: int
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ..., stocked_bytes: _Optional[int] = ..., footprints: _Optional[_Mapping[int, int]] = ..., over_budget_total: _Optional[int] = ...) -> None: ...
 
 class OccupancyResponse(_message.Message):
-    __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches")
+    __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches", "budgeted_sequences", "budgeted_blocks")
     TIERS_FIELD_NUMBER: _ClassVar[int]
     IDENTITIES_FIELD_NUMBER: _ClassVar[int]
     GHOSTS_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +122,8 @@ class OccupancyResponse(_message.Message):
     PINNED_BYTES_FIELD_NUMBER: _ClassVar[int]
     PINNED_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     PREFETCHES_FIELD_NUMBER: _ClassVar[int]
+    BUDGETED_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    BUDGETED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     tiers: _containers.RepeatedCompositeFieldContainer[TierOccupancy]
     identities: int
     ghosts: int
@@ -138,7 +142,9 @@ class OccupancyResponse(_message.Message):
     pinned_bytes: int
     pinned_bytes_max: int
     prefetches: int
-    def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ..., pinned_blocks: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., pinned_bytes_max: _Optional[int] = ..., prefetches: _Optional[int] = ...) -> None: ...
+    budgeted_sequences: int
+    budgeted_blocks: int
+    def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ..., pinned_blocks: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., pinned_bytes_max: _Optional[int] = ..., prefetches: _Optional[int] = ..., budgeted_sequences: _Optional[int] = ..., budgeted_blocks: _Optional[int] = ...) -> None: ...
 
 class BlockFilter(_message.Message):
     __slots__ = ("namespace", "tier", "identity_prefix", "in_use", "model", "revision", "weights_epoch", "weights_epoch_below", "tenant", "group", "older_than_s", "pinned")
@@ -167,6 +173,46 @@ class BlockFilter(_message.Message):
     older_than_s: float
     pinned: bool
     def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: _Optional[bool] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., weights_epoch: _Optional[int] = ..., weights_epoch_below: _Optional[int] = ..., tenant: _Optional[str] = ..., group: _Optional[int] = ..., older_than_s: _Optional[float] = ..., pinned: _Optional[bool] = ...) -> None: ...
+
+class ListSequencesRequest(_message.Message):
+    __slots__ = ("page_size", "offset")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    offset: int
+    def __init__(self, page_size: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ListSequencesResponse(_message.Message):
+    __slots__ = ("sequences", "next_offset")
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    sequences: _containers.RepeatedCompositeFieldContainer[SequenceRecord]
+    next_offset: int
+    def __init__(self, sequences: _Optional[_Iterable[_Union[SequenceRecord, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class SequenceRecord(_message.Message):
+    __slots__ = ("session", "sequence", "namespace", "group", "blocks", "budget", "kept_blocks", "leaving_blocks", "given_up_blocks", "spare_slots")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SPARE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: str
+    namespace: int
+    group: int
+    blocks: int
+    budget: _blocks_pb2.SequenceBudget
+    kept_blocks: int
+    leaving_blocks: int
+    given_up_blocks: int
+    spare_slots: int
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., namespace: _Optional[int] = ..., group: _Optional[int] = ..., blocks: _Optional[int] = ..., budget: _Optional[_Union[_blocks_pb2.SequenceBudget, _Mapping]] = ..., kept_blocks: _Optional[int] = ..., leaving_blocks: _Optional[int] = ..., given_up_blocks: _Optional[int] = ..., spare_slots: _Optional[int] = ...) -> None: ...
 
 class ListNamespacesRequest(_message.Message):
     __slots__ = ("page_size", "offset", "by_tenant")

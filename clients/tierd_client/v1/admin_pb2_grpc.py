@@ -44,6 +44,11 @@ class AdminStub:
                 request_serializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesResponse.FromString,
                 _registered_method=True)
+        self.ListSequences = channel.unary_unary(
+                '/tierd.v1.Admin/ListSequences',
+                request_serializer=tierd_dot_v1_dot_admin__pb2.ListSequencesRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_admin__pb2.ListSequencesResponse.FromString,
+                _registered_method=True)
         self.ListBlocks = channel.unary_unary(
                 '/tierd.v1.Admin/ListBlocks',
                 request_serializer=tierd_dot_v1_dot_admin__pb2.ListBlocksRequest.SerializeToString,
@@ -118,6 +123,13 @@ class AdminServicer:
 
     def ListNamespaces(self, request, context):
         """Bytes and blocks per namespace, or per tenant, at one instant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSequences(self, request, context):
+        """Open sequences, paged, and what of their budgets is used.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -228,6 +240,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListNamespaces,
                     request_deserializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_admin__pb2.ListNamespacesResponse.SerializeToString,
+            ),
+            'ListSequences': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSequences,
+                    request_deserializer=tierd_dot_v1_dot_admin__pb2.ListSequencesRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_admin__pb2.ListSequencesResponse.SerializeToString,
             ),
             'ListBlocks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBlocks,
@@ -344,6 +361,33 @@ class Admin:
             '/tierd.v1.Admin/ListNamespaces',
             tierd_dot_v1_dot_admin__pb2.ListNamespacesRequest.SerializeToString,
             tierd_dot_v1_dot_admin__pb2.ListNamespacesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSequences(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Admin/ListSequences',
+            tierd_dot_v1_dot_admin__pb2.ListSequencesRequest.SerializeToString,
+            tierd_dot_v1_dot_admin__pb2.ListSequencesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -79,6 +79,14 @@ class NextUse(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NEXT_USE_HUMAN: _ClassVar[NextUse]
     NEXT_USE_CLOSED: _ClassVar[NextUse]
 
+class BlockResidency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BLOCK_RESIDENCY_UNSPECIFIED: _ClassVar[BlockResidency]
+    BLOCK_RESIDENCY_KEPT: _ClassVar[BlockResidency]
+    BLOCK_RESIDENCY_AWAY: _ClassVar[BlockResidency]
+    BLOCK_RESIDENCY_LEAVING: _ClassVar[BlockResidency]
+    BLOCK_RESIDENCY_GIVEN_UP: _ClassVar[BlockResidency]
+
 class EvictOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EVICT_OUTCOME_UNSPECIFIED: _ClassVar[EvictOutcome]
@@ -171,6 +179,11 @@ NEXT_USE_UNSPECIFIED: NextUse
 NEXT_USE_TOOL_CALL: NextUse
 NEXT_USE_HUMAN: NextUse
 NEXT_USE_CLOSED: NextUse
+BLOCK_RESIDENCY_UNSPECIFIED: BlockResidency
+BLOCK_RESIDENCY_KEPT: BlockResidency
+BLOCK_RESIDENCY_AWAY: BlockResidency
+BLOCK_RESIDENCY_LEAVING: BlockResidency
+BLOCK_RESIDENCY_GIVEN_UP: BlockResidency
 EVICT_OUTCOME_UNSPECIFIED: EvictOutcome
 EVICT_OUTCOME_MOVED: EvictOutcome
 EVICT_OUTCOME_DROPPED: EvictOutcome
@@ -541,6 +554,20 @@ class OpenSequenceRequest(_message.Message):
     others: _containers.RepeatedCompositeFieldContainer[BlockIds]
     def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., others: _Optional[_Iterable[_Union[BlockIds, _Mapping]]] = ...) -> None: ...
 
+class SequenceBudget(_message.Message):
+    __slots__ = ("blocks", "recent_blocks", "sink_blocks", "lossy", "policy")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RECENT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SINK_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LOSSY_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    recent_blocks: int
+    sink_blocks: int
+    lossy: bool
+    policy: str
+    def __init__(self, blocks: _Optional[int] = ..., recent_blocks: _Optional[int] = ..., sink_blocks: _Optional[int] = ..., lossy: _Optional[bool] = ..., policy: _Optional[str] = ...) -> None: ...
+
 class OpenSequenceResponse(_message.Message):
     __slots__ = ("step", "tiers", "hit_blocks")
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -590,6 +617,30 @@ class ObserveResponse(_message.Message):
     step: int
     updated_blocks: int
     def __init__(self, step: _Optional[int] = ..., updated_blocks: _Optional[int] = ...) -> None: ...
+
+class SetBudgetRequest(_message.Message):
+    __slots__ = ("session", "sequence", "budget", "attention", "steps", "timeout_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: str
+    budget: SequenceBudget
+    attention: bytes
+    steps: int
+    timeout_ms: int
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[str] = ..., budget: _Optional[_Union[SequenceBudget, _Mapping]] = ..., attention: _Optional[bytes] = ..., steps: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class SetBudgetResponse(_message.Message):
+    __slots__ = ("budget", "residency")
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    RESIDENCY_FIELD_NUMBER: _ClassVar[int]
+    budget: SequenceBudget
+    residency: _containers.RepeatedScalarFieldContainer[BlockResidency]
+    def __init__(self, budget: _Optional[_Union[SequenceBudget, _Mapping]] = ..., residency: _Optional[_Iterable[_Union[BlockResidency, str]]] = ...) -> None: ...
 
 class EvictRequest(_message.Message):
     __slots__ = ("blocks", "to", "allow_drop", "timeout_ms")

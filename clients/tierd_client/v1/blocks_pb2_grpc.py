@@ -114,6 +114,11 @@ class BlocksStub:
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.ObserveRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_blocks__pb2.ObserveResponse.FromString,
                 _registered_method=True)
+        self.SetBudget = channel.unary_unary(
+                '/tierd.v1.Blocks/SetBudget',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.SetBudgetRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.SetBudgetResponse.FromString,
+                _registered_method=True)
         self.Evict = channel.unary_unary(
                 '/tierd.v1.Blocks/Evict',
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.EvictRequest.SerializeToString,
@@ -289,6 +294,15 @@ class BlocksServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetBudget(self, request, context):
+        """Gives an open sequence a budget of hbm blocks, or another one, and says which of its blocks are in hbm. What is
+        over the budget goes: at once, and whenever a block more comes. To be called when the sequence was opened, or when
+        its prompt is stored, with the attention of an observation window, or at any time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Evict(self, request, context):
         """Moves blocks down, or drops them.
         """
@@ -450,6 +464,11 @@ def add_BlocksServicer_to_server(servicer, server):
                     servicer.Observe,
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.ObserveRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_blocks__pb2.ObserveResponse.SerializeToString,
+            ),
+            'SetBudget': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetBudget,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.SetBudgetRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.SetBudgetResponse.SerializeToString,
             ),
             'Evict': grpc.unary_unary_rpc_method_handler(
                     servicer.Evict,
@@ -934,6 +953,33 @@ class Blocks:
             '/tierd.v1.Blocks/Observe',
             tierd_dot_v1_dot_blocks__pb2.ObserveRequest.SerializeToString,
             tierd_dot_v1_dot_blocks__pb2.ObserveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetBudget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/SetBudget',
+            tierd_dot_v1_dot_blocks__pb2.SetBudgetRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.SetBudgetResponse.FromString,
             options,
             channel_credentials,
             insecure,

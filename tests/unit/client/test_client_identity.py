@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tierd_client.identity import Identities, Identity, chain_ids, ids_of, plain_ids
+from tierd_client.identity import Identities, Identity, chain_ids, ids_of, plain_ids, private_ids
 from tierd_client.layout import Layout
 
 LAYOUT = Layout("m", "bfloat16", layers=2, kv_heads=2, head_dim=8, block_tokens=16)
@@ -208,3 +208,14 @@ def _seconds(call: Any) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def test_private_identities_go_on_with_a_chain_and_are_made_once() -> None:
+    """They stand behind the chain, in its layout and group, and no two calls make the same."""
+    ids = chain_ids(LAYOUT, TOKENS)
+    made, again = private_ids(ids, 3), private_ids(ids, 3)
+    assert (made.chain, made.position, made.parent, made.fingerprint) == (True, 6, ids[-1], ids.fingerprint)
+    assert len({*made, *again, *ids}) == 12
+    for after, count in ((ids, 0), (ids[:0], 1)):
+        with pytest.raises(ValueError, match="count"):
+            private_ids(after, count)
