@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sim attention": ("tierd.sim.attention_command:attention", "Replay attention through policies over tokens."),
     "calibrate": ("tierd.sim.calibrate_command:calibrate", "Which policy and parameters serve a trace."),
     "bench": ("tierd.bench.command:bench", "How near to the limits of this machine it works."),
+    "eval": ("tierd.eval.command:evaluate", "What budgets of tokens cost in quality, with a real model."),
     "demo": ("tierd.demo.command:demo", "See it at work on this machine."),
 }
 

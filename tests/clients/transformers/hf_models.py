@@ -10,6 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
 VOCABULARY = 512
 
+torch.set_num_threads(1)  # tests that run beside each other would wait for each other's
+
 
 @cache
 def llama(seed: int = 0) -> Any:

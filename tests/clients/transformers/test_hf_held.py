@@ -12,6 +12,7 @@ from transformers import DynamicCache
 
 from tierd_client import Client, FailedPrecondition, InvalidArgument
 from tierd_client.integrations.transformers import HeldCache, OffloadedCache, use_attention
+from tierd_client.integrations.transformers.index import index_named
 from tierd_client.integrations.transformers.offloaded import _drop
 from tierd_client.tokens import H2O, SlidingWindow, SnapKV, StreamingLLM, pyramid_budgets
 
@@ -142,6 +143,22 @@ def test_without_a_daemon_blocks_stay(model: Any, reference: Any) -> None:
         assert (cache.stats.offloaded, cache.stats.kept) == (0, 4 * 9)
 
 
+@pytest.mark.parametrize("name", ["keys", "bounds"])
+def test_an_index_ranks_blocks_by_their_largest_product(name: str) -> None:
+    """Products of int8 keys are those of the keys to two hundredths of the largest; bounds are never below them."""
+    torch.manual_seed(0)
+    keys, queries = torch.randn(2, 30, 16, 32), torch.randn(2, 3, 32)
+    exact = torch.einsum("hbtd,hqd->hqbt", keys, queries).amax(-1)
+    index = index_named(name)
+    index.add(keys[:, :10])
+    index.add(keys[:, 10:])
+    told = index.products(queries)
+    if name == "keys":
+        assert told.sub(exact).abs().max() < 0.02 * exact.max()
+    else:
+        assert bool((told >= exact - 1e-4).all())
+
+
 def test_lost_blocks_are_counted_and_left_out(model: Any, server: Any) -> None:
     """Of blocks that the daemon dropped each that a query wants is lost once, and decoding goes on without them."""
     with OffloadedCache(model, address=server.address, budget_tokens=160, recent_tokens=16) as cache:
@@ -162,6 +179,8 @@ def test_bad_input_is_named(model: Any) -> None:
         HeldCache(model, [H2O(budget=40)] * 3)
     with pytest.raises(InvalidArgument, match="budget_tokens: 16"):
         OffloadedCache(model, budget_tokens=16, block_tokens=16)
+    with pytest.raises(InvalidArgument, match="index: 'key'"):
+        OffloadedCache(model, address="unix:///nowhere/tierd.sock", index="key")
     plain = llama(8)
     cache = HeldCache(plain, H2O(budget=40, recent=8))
     plain(prompt(8), cache=cache)

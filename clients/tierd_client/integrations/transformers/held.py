@@ -101,10 +101,21 @@ class HeldLayer(CacheLayerMixin):
             weights = weights_of(query[:, :, start:end], self.keys[:, :, : past + end], scaling, hidden)
             outputs.append(output_of(weights, self.values[:, :, : past + end]))
             self.held.observe(weights)
+        self.settle()
+        return torch.cat(outputs, 2)
+
+    def saw(self, weights: Tensor) -> None:
+        """Attention of the next tokens of a prompt, computed elsewhere: [1, query heads, rows, tokens so far]."""
+        assert self.held is not None
+        self.held.append(weights.shape[2])
+        self.held.observe(weights)
+
+    def settle(self) -> None:
+        """All new tokens have been attended with: what is beyond the budget goes."""
+        assert self.held is not None
         self._unseen = 0
         if self.held.excess:
             self._shrink(self.held)
-        return torch.cat(outputs, 2)
 
     def get_seq_length(self) -> int:
         return self.held.appended if self.held else 0

@@ -3,9 +3,7 @@
     model attends to    the first block, the best others within the budget, and the newest tokens
     tierd holds         every full block that is older than the newest tokens, layer by layer
 
-Which blocks are best is told by a bound of their keys, which stays here: per dimension the lowest and the highest.
-No key of a block has a larger product with a query than the sum over dimensions of the larger of both products
-(Tang et al., "Quest", 2024, arXiv 2406.10774). A prompt is attended to in full.
+Which blocks are best is told by an index of their keys that stays here (index.py). A prompt is attended to in full.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from tierd_client.integrations.transformers.attention import (
     output_of,
     weights_of,
 )
+from tierd_client.integrations.transformers.index import Index, index_named
 from tierd_client.integrations.transformers.model import name_of
 from tierd_client.integrations.transformers.prefix import CONNECT_S, FETCH_TIMEOUT_S, attempt
 from tierd_client.layout import Layout
@@ -66,15 +65,16 @@ class OffloadedCache(Cache):
     """A cache of one sequence; the model must use this package's attention (`use_attention`).
 
     Attended to per decoded token: `budget_tokens` in blocks of `block_tokens`, and beside them the newest
-    `recent_tokens` to `recent_tokens` + `block_tokens` - 1. `options`: of the daemon, as `Options` or its fields by
-    name. Without a daemon blocks stay here, and the same ones are attended to. `close` drops what the daemon holds.
+    `recent_tokens` to `recent_tokens` + `block_tokens` - 1. `index`: keys, or bounds, for half of the
+    bytes and worse choices. `options`: of the daemon, as `Options` or its fields by name. Without a daemon blocks
+    stay here, and the same ones are attended to. `close` drops what the daemon holds.
     """
 
     layers: list[Any]
 
     def __init__(
         self, model: Any, options: Options | None = None, *, budget_tokens: int = 1024, recent_tokens: int = 64,
-        block_tokens: int = 16, **fields: Any,
+        block_tokens: int = 16, index: str = "keys", **fields: Any,
     ) -> None:
         whole(block_tokens, "block_tokens", 1, BLOCK_TOKENS_MAX)
         whole(budget_tokens, "budget_tokens", 2 * block_tokens, TOKENS_MAX)
@@ -88,8 +88,8 @@ class OffloadedCache(Cache):
         )
         self._shelf = Shelf(layout, options or Options.of(fields))
         super().__init__(layers=[
-            OffloadedLayer(index, self._shelf, budget_tokens // block_tokens, recent_tokens)
-            for index in range(config.num_hidden_layers)
+            OffloadedLayer(number, self._shelf, index_named(index), budget_tokens // block_tokens, recent_tokens)
+            for number in range(config.num_hidden_layers)
         ])
 
     @property
@@ -98,7 +98,7 @@ class OffloadedCache(Cache):
 
     @property
     def held_bytes(self) -> int:
-        """Of keys and values in this process now, bounds included."""
+        """Of keys and values in this process now, with the index."""
         return sum(layer.held_bytes for layer in self.layers)
 
     def close(self) -> None:
@@ -190,9 +190,9 @@ class OffloadedLayer(CacheLayerMixin):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, index: int, shelf: Shelf, budget_blocks: int, recent_tokens: int) -> None:
+    def __init__(self, number: int, shelf: Shelf, index: Index, budget_blocks: int, recent_tokens: int) -> None:
         super().__init__()
-        self._index, self._shelf = index, shelf
+        self._number, self._shelf, self._index = number, shelf, index
         self._budget, self._recent = budget_blocks, recent_tokens
         self._unseen = 0
         self.blocks = 0
@@ -202,12 +202,11 @@ class OffloadedLayer(CacheLayerMixin):
         self._lost: set[int] = set()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        batch, heads, _, width = key_states.shape
+        batch = len(key_states)
         if batch != 1:
             raise InvalidArgument(f"batch: {batch} sequences, this cache is of one")
         self.dtype, self.device = key_states.dtype, key_states.device
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-        self._low = self._high = torch.empty((heads, 0, width), dtype=self.dtype, device=self.device)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -231,9 +230,16 @@ class OffloadedLayer(CacheLayerMixin):
             rows = query[:, :, start : start + ROWS]
             seen = past + start + rows.shape[2]
             outputs.append(output_of(weights_of(rows, keys[:, :, :seen], scaling), values[:, :, :seen]))
+        self.settle()
+        return torch.cat(outputs, 2)
+
+    def saw(self, weights: Tensor) -> None:
+        """Attention of the next tokens of a prompt, computed elsewhere: nothing follows from it."""
+
+    def settle(self) -> None:
+        """All new tokens have been attended with: what is older than the newest goes to the daemon."""
         self._unseen = 0
         self._offload()
-        return torch.cat(outputs, 2)
 
     def get_seq_length(self) -> int:
         newest = self.keys.shape[2] if self.is_initialized else 0
@@ -247,20 +253,18 @@ class OffloadedLayer(CacheLayerMixin):
 
     @property
     def held_bytes(self) -> int:
-        """Of keys, values and bounds in this process now."""
+        """Of keys, values and index in this process now."""
         if not self.is_initialized:
             return 0
         old = sum(key.nbytes + value.nbytes for key, value in self._here.values())
-        return old + self.keys.nbytes + self.values.nbytes + self._low.nbytes + self._high.nbytes
+        return old + self.keys.nbytes + self.values.nbytes + self._index.nbytes
 
     def _chosen(self, query: Tensor, scaling: float) -> list[int]:
-        """The blocks to attend to: the first, and those whose bound is the largest share of some head's."""
+        """The blocks to attend to: the first, and those with the largest share of some head's attention."""
         if self.blocks <= self._budget:
             return list(range(self.blocks))
-        heads, _, width = self._low.shape
-        rows = query[0, :, 0].reshape(heads, -1, 1, width)
-        bounds = torch.maximum(rows * self._low[:, None], rows * self._high[:, None]).sum(-1)
-        share = (bounds.float() * scaling).softmax(-1).amax((0, 1))
+        queries = query[0, :, 0].reshape(self.keys.shape[1], -1, query.shape[-1])
+        share = (self._index.products(queries) * scaling).softmax(-1).amax((0, 1))
         share[0] = 2.0
         share[list(self._lost)] = -1.0
         return share.topk(self._budget).indices.tolist()
@@ -271,7 +275,7 @@ class OffloadedLayer(CacheLayerMixin):
         wanted = {*chosen, *self._kept}
         self._here = {number: block for number, block in self._here.items() if number in wanted}
         if missing:
-            held, outcomes = self._shelf.fetch(self._index, missing)
+            held, outcomes = self._shelf.fetch(self._number, missing)
             for number, block, outcome in zip(missing, held, outcomes, strict=True):
                 if outcome is AcquireOutcome.LEASED:
                     self._here[number] = blocks.unpack(block[None], self.device)[0]
@@ -288,10 +292,9 @@ class OffloadedLayer(CacheLayerMixin):
         count = max(0, self.keys.shape[2] - self._recent) // size
         if not count:
             return
-        stored = self._shelf.store(self._index, self.blocks, blocks.pack([self], self._shelf.layout, 0, count))
+        stored = self._shelf.store(self._number, self.blocks, blocks.pack([self], self._shelf.layout, 0, count))
         old = self.keys[0, :, : count * size].unflatten(1, (count, size))
-        self._low = torch.cat((self._low, old.amin(2)), 1)
-        self._high = torch.cat((self._high, old.amax(2)), 1)
+        self._index.add(old)
         for offset, is_stored in enumerate(stored):
             if not is_stored:
                 span = slice(offset * size, (offset + 1) * size)
