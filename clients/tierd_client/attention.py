@@ -60,7 +60,7 @@ async def set_budget(
     whole(steps, "steps", 1, STEPS_MAX)
     given = None if budget is None else budget_of(budget)
     data = b"" if attention is None else float32_bytes(attention, "attention")
-    message = None if given is None else _in_blocks(running, given)
+    message = None if given is None else blocks_pb2.SequenceBudget(**running.in_blocks(given))
 
     async def ask(session: Session) -> Resident:
         return Resident.told(await session.call("SetBudget", blocks_pb2.SetBudgetRequest(
@@ -76,12 +76,8 @@ async def give_budget(session: Session, running: Running) -> None:
     """Tells a session's daemon of the budget that a sequence was opened with, if it has one."""
     if running.budget is not None:
         await session.call("SetBudget", blocks_pb2.SetBudgetRequest(
-            session=session.id, sequence=running.name, budget=_in_blocks(running, running.budget)))
-
-
-def _in_blocks(running: Running, budget: Budget) -> Any:
-    tokens = running.namespace.layout.groups[running.ids.group].block_tokens
-    return blocks_pb2.SequenceBudget(**budget.in_blocks(tokens))
+            session=session.id, sequence=running.name,
+            budget=blocks_pb2.SequenceBudget(**running.in_blocks(running.budget))))
 
 
 def _known(ns: NamespaceRoutines, sequence: BaseSequence | str) -> Running:

@@ -199,7 +199,8 @@ class NamespaceRoutines:
         async def store(session: Session) -> list[PutOutcome]:
             transfer = self.transfer(session, target)
             outcomes: list[PutOutcome] = []
-            for start, part in batches(ids, transfer.batch_ids(size)):
+            most = transfer.batch_ids(size)
+            for start, part in batches(ids, running.most_at_once(target, most) if running else most):
                 batch = replace(await self.batch(session, part, name), priority=worth, budgeted=budgeted)
                 blocks, done = source.part(start, start + len(part)), None
                 if not wait:

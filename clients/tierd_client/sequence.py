@@ -16,7 +16,7 @@ import numpy as np
 from tierd_client.attention import observe, set_budget
 from tierd_client.hints import Closing
 from tierd_client.identity import Identities
-from tierd_client.outcomes import LookupResult, NextUse
+from tierd_client.outcomes import LookupResult, NextUse, Tier
 from tierd_client.routine import Perform, described_by
 
 if TYPE_CHECKING:
@@ -58,6 +58,17 @@ class Running:
             self._known = frozenset(self.ids).union(*self.others)
         return self._known.issuperset(ids)
 
+
+    def in_blocks(self, budget: Budget) -> dict[str, Any]:
+        """A budget in blocks of its chain, as the wire has it."""
+        return budget.in_blocks(self.namespace.layout.groups[self.ids.group].block_tokens)
+
+    def most_at_once(self, tier: Tier | None, most: int) -> int:
+        """Blocks of one call that stores in a tier, of `most` that it takes: under a budget no more come into hbm
+        than are its last ones."""
+        if self.budget is None or tier is not Tier.HBM:
+            return most
+        return min(most, int(self.in_blocks(self.budget)["recent_blocks"]))
 
     def go_on(self, ids: Identities) -> None:
         """A running request with a budget stored these: what goes on behind its last block is its own."""
