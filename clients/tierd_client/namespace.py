@@ -203,7 +203,7 @@ class NamespaceRoutines:
             for start, part in batches(ids, running.most_at_once(target, most) if running else most):
                 batch = replace(await self.batch(session, part, name), priority=worth, budgeted=budgeted)
                 blocks, done = source.part(start, start + len(part)), None
-                if not wait:
+                if not wait and not budgeted:  # what is said later is a gap in the books until then
                     done = await transfer.queue(batch, blocks, target, self.client.committer)
                 outcomes += await transfer.put(batch, blocks, target, within) if done is None else done
                 if running is not None and budgeted:

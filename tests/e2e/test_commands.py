@@ -173,6 +173,18 @@ def test_namespaces(served: Served) -> None:
     assert "host blocks" in shell.run("namespaces")
 
 
+def test_sequences(served: Served) -> None:
+    """`sequences` shows each running request with its blocks, and of one with a budget what is used of it."""
+    server, shell, names = served
+    with Client(server.address) as client:
+        ids = chain_ids(client.namespace(LAYOUT, "tiny"), list(range(16 * BLOCKS)))
+        assert shell.json("sequences") == []
+        with client.namespace(LAYOUT, "tiny").sequence("mine", ids, budget="registry"):
+            (one,) = shell.json("sequences")
+            assert (one["sequence"], one["blocks"], one["budget_blocks"]) == ("mine", len(names), 32)
+            assert re.search(r"mine +h2o +\d+ +16 +32 +0 +2 +0 +0 +0 +0", shell.run("sequences"))
+
+
 def test_filters(served: Served) -> None:
     """Filters of the layout select blocks for every command that takes a filter."""
     _, shell, _ = served

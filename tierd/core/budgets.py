@@ -168,11 +168,12 @@ def settle(state: State) -> None:
     for sequence in state.budgeted.values():
         ledger = sequence.ledger
         assert tier is not None and ledger is not None
-        if ledger.count(Residency.LEAVING):
-            room = ledger.room
-            _look(state, tier, sequence, ledger)
-            if ledger.room > room:
-                trim(state, sequence)
+        if not ledger.count(Residency.LEAVING):
+            continue
+        some_left = _arrive(state, tier, ledger, _look(state, tier, sequence, ledger))
+        _give_back_surplus(state, ledger)
+        if some_left:
+            trim(state, sequence)
 
 
 def trim(state: State, sequence: Sequence, coming: int = 0, named: I64Array | None = None) -> None:
@@ -180,13 +181,14 @@ def trim(state: State, sequence: Sequence, coming: int = 0, named: I64Array | No
     tier, ledger = state.tiers[Tier.HBM], sequence.ledger
     assert ledger is not None
     rows = _look(state, tier, sequence, ledger)
+    _arrive(state, tier, ledger, rows)
     kept = ledger.places(Residency.KEPT)
     over = len(kept) + coming - ledger.budget.blocks
     if over > 0:
         able = _able(state, tier, rows[kept]) & ~np.isin(rows[kept], [] if named is None else named)
         going = ledger.choose(kept, able, over, coming)
         _depart(state, tier, sequence, ledger, rows, going)
-    _give_back_slots(state, ledger, len(ledger.slots) - max(0, ledger.room))
+    _give_back_surplus(state, ledger)
 
 
 def _able(state: State, tier: TierState, rows: I64Array) -> Mask:
@@ -199,21 +201,25 @@ def _able(state: State, tier: TierState, rows: I64Array) -> Mask:
 
 def _look(state: State, tier: TierState, sequence: Sequence, ledger: Ledger) -> I64Array:
     """The rows of a sequence's blocks. What was kept and is not there is AWAY: its write was given up, or it was
-    found damaged. What is there and others held until now counts again. What was copied down leaves."""
+    found damaged. What is there and others held until now counts again."""
     rows = state.find(sequence.blocks)
     here = (rows != NO_ROW) & (tier.copies.state[rows] != STATE_ABSENT)
     residency = ledger.residency
     residency[((residency == KEPT) | (residency == LEAVING)) & ~here] = AWAY
     residency[(residency == AWAY) & here & tier.copies.own(rows) & (state.pins[rows] == 1)] = KEPT
-    leaving = ledger.places(Residency.LEAVING)
-    arrived = leaving[tier.copies.moves[rows[leaving]] == 0]
-    if len(arrived):
-        residency[arrived] = KEPT
-        able = _able(state, tier, rows[arrived]) & held_below(state, tier, rows[arrived])
-        others = _others(state, tier, rows[arrived])
-        residency[arrived[others]] = AWAY
-        _vacate(state, tier, ledger, rows, arrived[able & ~others])
     return rows
+
+
+def _arrive(state: State, tier: TierState, ledger: Ledger, rows: I64Array) -> bool:
+    """What was copied down leaves; what could not be, or is in use, is kept still. True when some left."""
+    leaving = ledger.places(Residency.LEAVING)
+    ended = leaving[tier.copies.moves[rows[leaving]] == 0]
+    ledger.residency[ended] = KEPT
+    able = _able(state, tier, rows[ended]) & held_below(state, tier, rows[ended])
+    others = _others(state, tier, rows[ended])
+    ledger.residency[ended[others]] = AWAY
+    _vacate(state, tier, ledger, rows, ended[able & ~others])
+    return bool(np.count_nonzero(able & ~others))
 
 
 def _others(state: State, tier: TierState, rows: I64Array) -> Mask:
@@ -262,6 +268,11 @@ def _keep_slots(state: State, tier: TierState, ledger: Ledger, rows: I64Array) -
         tier.counters.over_budget += len(rows)
         ledger.slot_bytes = int(state.slot_bytes_of(rows[:1]))
         ledger.slots += state.vacate(tier, rows)
+
+
+def _give_back_surplus(state: State, ledger: Ledger) -> None:
+    """Slots for which the budget has no room are free."""
+    _give_back_slots(state, ledger, len(ledger.slots) - max(0, ledger.room))
 
 
 def _give_back_slots(state: State, ledger: Ledger, count: int) -> None:

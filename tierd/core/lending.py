@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core import budgets
 from tierd.core.errors import InvalidInput, Refused
 from tierd.core.hashindex import NO_ROW
 from tierd.core.lineage import count_followers, ghosts_of
@@ -34,6 +35,7 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     outcomes = _known_outcomes(tier, addresses, rows)
     mark_duplicates(blocks.ids, outcomes, Adopted.EXISTS)
     sequence = begin_request(state, command, rows, counted=False)
+    budgeted = sequence if budgets.take_in(state, sequence, tier, blocks) else None
     count_followers(state, blocks, rows, ghosts_of(state, blocks.ids, rows))
     wanted = np.flatnonzero(outcomes == 0)
     outcomes[wanted] = Adopted.FULL
@@ -48,6 +50,9 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     lent = outcomes == Adopted.ADOPTED
     tier.copies.loans.fence[rows[lent]] = np.maximum(tier.copies.loans.fence[rows[lent]], command.fences[lent])
     _count_accesses(state, sequence, blocks, rows[(outcomes == Adopted.ADOPTED) | (outcomes == Adopted.EXISTS)])
+    if budgeted is not None:
+        budgets.come(budgeted, blocks, taken)
+        budgets.trim(state, budgeted)
     return Outcomes(outcomes)
 
 

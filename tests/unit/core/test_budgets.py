@@ -11,6 +11,7 @@ from engine_driver import SESSION, Driver, ids_of
 
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput, Refused
+from tierd.core.loans import FIRST_POOL
 
 KEPT, AWAY, LEAVING, GIVEN_UP = m.Residency
 
@@ -380,3 +381,34 @@ def test_sequences_are_listed_with_their_budgets() -> None:
     occupancy = driver.step(m.Occupancy())
     assert (occupancy.budgeted_sequences, occupancy.budgeted_blocks) == (1, 2)
     assert occupancy.tiers[0].over_budget_total == 1
+
+
+def test_pages_that_an_engine_lends_count_and_are_its_own_to_withdraw() -> None:
+    """Blocks in lent pages are kept within the budget; that one is over the daemon says, and touches no page."""
+    driver = Driver(host=8, lends=True)
+    opened(driver, m.Budget(3, 1))
+    for number in range(4):
+        none = np.zeros(1, np.uint64)
+        driver.step(m.Adopt(SESSION, chained(number), 4096, FIRST_POOL, none + np.uint64(number), none, "a"))
+        report(driver, [0.5] + [0.0] * number)
+    assert told(driver) == [KEPT, AWAY, KEPT, KEPT]
+    assert driver.tiers(1) == {m.Tier.HBM}
+    for _ in range(2):
+        driver.step(m.Withdraw(SESSION, FIRST_POOL, np.array([1], np.uint64), save=True))
+        driver.carry_out()
+    assert driver.tiers(1) == {m.Tier.HOST}
+    assert told(driver) == [KEPT, AWAY, KEPT, KEPT]
+
+
+def test_a_slot_for_which_there_is_no_room_is_free() -> None:
+    """A copy down that ends once a block that another sequence held counts again leaves no slot in hand."""
+    driver = Driver(host=8, hbm=8)
+    opened(driver, m.Budget(2, 1))
+    put(driver, 0, 2)
+    opened(driver, None, [0], name="b")
+    put(driver, 2)
+    driver.reserve(chained(3), m.Tier.HBM, "a")
+    driver.step(m.CloseSequence(SESSION, "b"))
+    driver.carry_out()
+    assert driver.step(m.ListSequences(1)).sequences[0].spare_slots == 0
+    assert told(driver) == [KEPT, AWAY, KEPT, AWAY]
