@@ -11,13 +11,15 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tierd.core.policy.registry import parse
-from tierd.sim.calibrate import BELADY, DEFAULT, LRU, Verdict, candidates, grids, judge
+from tierd.sim.calibrate import BELADY, BY_REQUESTS, DEFAULT, LRU, Verdict, candidates, grids, judge
 from tierd.sim.calibrate_command import calibrate
 from tierd.sim.keyed import MEMORIES
 from tierd.sim.noise import difference
 from tierd.sim.persistence import plan
 from tierd.sim.played import Played
-from tierd.sim.traces import Trace, build_trace
+from tierd.sim.report import progress
+from tierd.sim.traces import Trace, build_trace, head_of
+from tierd.sim.workloads import make_trace
 from tierd_client.format import I64Array
 
 REQUESTS = 400
@@ -88,6 +90,34 @@ def test_every_spec_of_the_grids_is_a_policy_once() -> None:
     assert (specs[0], specs[-1], len(specs)) == (LRU, BELADY, len(set(specs)))
     for spec in specs[:-1]:
         parse(spec)
+
+
+def test_what_is_tried_by_name_exists() -> None:
+    """Each policy that is tried unasked is one."""
+    assert [parse(spec).name for spec in BY_REQUESTS]
+
+
+def test_the_first_requests_are_a_trace() -> None:
+    """A sweep over the first requests alone judges each of their halves."""
+    result = run_command(SCANS, "--capacity", "50%", "--requests", "40", "--policy", "lfu", "--jobs", "1", "--json")
+    head = head_of(make_trace(SCANS), 40)
+    assert (head.requests, head.accesses, head.chained) == (40, 40 * 32, False)
+    assert head.distinct == len(set(head.blocks.tolist())) == int(head.blocks.max()) + 1
+    assert json.loads(result.stdout)[0]["capacity_blocks"] == head.distinct // 2
+
+
+def test_progress_is_written_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After ten seconds, and then twice a minute, a line tells how much is done and what is left."""
+    now = iter([0.0, 5.0, 20.0, 25.0, 60.0])
+    monkeypatch.setattr("tierd.sim.report.time.monotonic", lambda: next(now))
+    with progress(100, "replaying") as advance:
+        for _ in range(4):
+            advance(10)
+    assert capsys.readouterr().err.splitlines() == [
+        "replaying: 20 %, about 1.3 min left", "replaying: 40 %, about 1.5 min left",
+    ]
 
 
 def test_persistence_is_planned_under_every_assumption() -> None:

@@ -15,6 +15,8 @@ from tierd.sim.rows import BELADY
 from tierd.sim.traces import Trace
 
 LRU, DEFAULT = "lru", "lrfu"
+BY_REQUESTS = ("gab", "gittins", "lfu", "ema", "arc", "s3fifo", "sieve", "random", "lrfu(admission=none)")
+"""What is tried by its name: of attention, and of places that sequences keep, a trace of requests says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import typer
 from rich.console import Console
 
 from tierd.core.errors import InvalidInput
-from tierd.core.policy.registry import POLICIES
 from tierd.plugins import offer_policies
-from tierd.sim.calibrate import Verdict, candidates, grids, judge
+from tierd.sim.calibrate import BY_REQUESTS, Verdict, candidates, grids, judge
 from tierd.sim.calibrate_report import map_of, print_verdict, verdicts_as_json, worths_as_json, worths_table
 from tierd.sim.command import first_counted, load_trace
 from tierd.sim.files import check_picture, draw
@@ -21,7 +20,7 @@ from tierd.sim.persistence import Worth, plan, worths
 from tierd.sim.replay import check_policy, parse_capacities
 from tierd.sim.report import progress
 from tierd.sim.study import Task, most_jobs, play_all
-from tierd.sim.traces import Trace
+from tierd.sim.traces import Trace, head_of
 
 LEAST_REQUESTS = 20
 """Of a trace: fewer have no halves to speak of."""
@@ -33,8 +32,13 @@ def calibrate(
         str, typer.Option(help="Blocks, or percent of the distinct blocks; several with commas.")
     ] = "5%",
     policy: Annotated[
-        list[str] | None, typer.Option(help="Also try this policy. Repeatable. Default: each by its name.")
+        list[str] | None, typer.Option(
+            help="Beside lru and lrfu, try this policy. Repeatable. Default: each that goes by requests."
+        )
     ] = None,
+    requests: Annotated[
+        int, typer.Option(min=0, max=1 << 40, help="Only so many first requests of the trace; 0: all.")
+    ] = 0,
     fine: Annotated[bool, typer.Option("--fine", help="Sweep more values, in three times the replays.")] = False,
     persistence: Annotated[bool, typer.Option(
         "--persistence", help="Instead: what records that survive eviction are worth.",
@@ -57,6 +61,8 @@ def calibrate(
     try:
         check_picture(plot)
         trace = load_trace(source)
+        if requests:
+            trace = head_of(trace, requests)
         capacities = parse_capacities(capacity, trace.distinct)
         for one in policy or ():
             check_policy(one)
@@ -65,7 +71,7 @@ def calibrate(
             typer.echo(worths_as_json(found, blocks)) if as_json else console.print(worths_table(found, blocks))
             return
         made = grids(fine=fine)
-        verdicts = _verdicts(trace, candidates(made, policy or sorted(POLICIES)), capacities, jobs)
+        verdicts = _verdicts(trace, candidates(made, policy or BY_REQUESTS), capacities, jobs)
         draw(plot, map_of(made[0], verdicts[0]))
     except InvalidInput as error:
         typer.echo(f"tierd calibrate: {error}", err=True)

@@ -20,6 +20,8 @@ from tierd.sim.rows import GIB, Costs, Row, as_record, gap_closed
 _QUIET_S = 2.0
 """A bar is shown only for work that takes longer."""
 _REDRAW_S = 0.1
+_FIRST_LINE_S, _NEXT_LINE_S = 10.0, 30.0
+"""Where stderr is no terminal."""
 
 
 def as_json(rows: Sequence[Row], costs: Costs) -> str:
@@ -81,10 +83,15 @@ def as_tier_table(rows: Sequence[Row], costs: Costs) -> Table:
 
 @contextmanager
 def progress(total: int, label: str) -> Iterator[Advance]:
-    """Yields a function to be told of work done; shows a bar on stderr once two seconds have passed."""
+    """Yields a function to be told of work done. Once two seconds have passed it shows a bar on stderr, or now and
+    then a line where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(total, label, console)
+        return
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+        TimeRemainingColumn(), console=console, transient=True,
     )
     task = bar.add_task(label, total=total)
     due = time.monotonic() + _QUIET_S
@@ -102,3 +109,21 @@ def progress(total: int, label: str) -> Iterator[Advance]:
         yield advance
     finally:
         bar.stop()
+
+
+def _lines(total: int, label: str, console: Console) -> Advance:
+    began = time.monotonic()
+    due = began + _FIRST_LINE_S
+    done = 0
+
+    def advance(work: int) -> None:
+        nonlocal done, due
+        done += work
+        now = time.monotonic()
+        if now >= due and 0 < done <= total:
+            due = now + _NEXT_LINE_S
+            left_s = (now - began) * (total - done) / done
+            said = f"{label}: {100 * done / total:.0f} %, about {left_s / 60:.1f} min left"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+    return advance

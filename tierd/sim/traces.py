@@ -83,6 +83,16 @@ def build_trace(
     return Trace(name, blocks.astype(np.int64), offsets, steady, len(distinct), block_tokens)
 
 
+def head_of(trace: Trace, requests: int) -> Trace:
+    """The first so many requests, as a trace of their own blocks."""
+    offsets = trace.offsets[: requests + 1]
+    head = build_trace(
+        trace.name, trace.blocks[: offsets[-1]], np.diff(offsets), trace.times_s[:requests], trace.block_tokens
+    )
+    replies = None if trace.replies is None else trace.replies[:requests]
+    return replace(head, replies=replies, chained=trace.chained)
+
+
 def read_trace(path: Path) -> Trace:
     """Reads a trace file. InvalidInput names the file, the line (or array) and the field that is wrong."""
     try:
