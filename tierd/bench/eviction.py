@@ -24,9 +24,9 @@ FEW = 16_384
 """Identities of the tier that a large one is compared with."""
 
 LARGE_BATCH, SMALL_BATCH = 1_024, 64
-DEFAULTS = ("lru", "lrfu(admission=none)")
+GATED = {"lru": "lru", "lrfu": "lrfu(admission=none)", "gab": "gab(admission=none)", "gittins": "gittins"}
 """Policies whose costs in microseconds have a gate. All store whatever comes: each new block needs a victim."""
-SPECS = (*DEFAULTS, "lrfu(ranking=composite)", "lrfu(ranking=decayed)")
+RANKINGS = {name: f"lrfu(ranking={name})" for name in ("composite", "decayed")}
 
 CHAIN = 64
 SESSION = 1
@@ -34,19 +34,20 @@ SESSION = 1
 
 def victims(scale: Scale) -> Measured:
     """CPU per victim among many / among few identities; microseconds per victim and per touch among many. Of each
-    the policy where it is largest counts."""
-    found: dict[str, list[Result]] = {}
-    for spec in SPECS:
+    the policy where it is largest counts, and those with a gate are told one by one as well."""
+    worst: dict[str, list[Result]] = {}
+    told: dict[str, Result] = {}
+    for name, spec in (GATED | RANKINGS).items():
         few, many = (Tier(spec, blocks) for blocks in (FEW, max(2 * FEW, scale.identities)))
         seconds = alternate({
             "few": few.evictions(LARGE_BATCH), "many": many.evictions(LARGE_BATCH),
             "small": many.evictions(SMALL_BATCH), "touch": many.touches(LARGE_BATCH),
         }, scale.repetitions)
-        found.setdefault("evict_flat", []).append(ratio(seconds["many"], seconds["few"]))
-        if spec in DEFAULTS:
-            found.setdefault("evict_64_us", []).append(Result.of(1e6 * each for each in seconds["small"]))
-            found.setdefault("touch_us", []).append(Result.of(1e6 * each for each in seconds["touch"]))
-    return {name: max(results, key=lambda one: one.value) for name, results in found.items()}
+        worst.setdefault("evict_flat", []).append(ratio(seconds["many"], seconds["few"]))
+        for figure, of in (("evict_64_us", "small"), ("touch_us", "touch")) if name in GATED else ():
+            told[f"{figure}_{name}"] = Result.of(1e6 * each for each in seconds[of])
+            worst.setdefault(figure, []).append(told[f"{figure}_{name}"])
+    return told | {figure: max(results, key=lambda one: one.value) for figure, results in worst.items()}
 
 
 class Tier:

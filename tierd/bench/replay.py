@@ -10,7 +10,7 @@ from tierd.bench.measuring import Measured, Result, Scale
 from tierd.sim.replay import parse_capacities, replay
 from tierd.sim.traces import Trace, build_trace
 
-SPECS = ("lru", "lrfu")
+SPECS = ("lru", "lrfu", "gab", "gittins")
 CAPACITY = "5%"
 REQUESTS_PER_REPETITION = 100
 CHATS_OPEN, NEW_CHAT = 200, 0.3
