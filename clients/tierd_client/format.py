@@ -234,17 +234,30 @@ def find_rows(index: NDArray[np.uint32], identity: U64Array, words: U64Array, sa
     `identity` is the catalog's column as (rows, 4) words, `words` the (n, 4) words looked for.
     """
     mask = len(index) - 1
-    rows, left, bucket = np.empty(len(words), np.int64), np.arange(len(words)), first_bucket(words, salt, mask)
+    bucket = first_bucket(words, salt, mask)
+    if (few := _find_few(index, identity, words, bucket)) is not None:
+        return few
+    rows, left = np.empty(len(words), np.int64), np.arange(len(words))
     for _ in range(len(index)):
-        if len(left) <= FEW_PROBES:
-            found = np.array(_probe_each(index, identity, words, bucket), np.int64)
-            some = found >= _ZERO
-            if identity.take(found[some], axis=0).tobytes() == words[some].tobytes():
-                rows[left] = found
-                break
         rows[left], go_on = _step(index.view(np.int32), identity, words, bucket)
         left, words, bucket = left[go_on], words.take(go_on, axis=0), (bucket[go_on] + _ONE) & mask
+        if (few := _find_few(index, identity, words, bucket)) is not None:
+            rows[left] = few
+            break
     return rows
+
+
+def _find_few(
+    index: NDArray[np.uint32], identity: U64Array, words: U64Array, bucket: I64Array
+) -> I64Array | None:
+    """Row of each identity, one by one; None where they are too many for that, or first words are not enough."""
+    if len(words) > FEW_PROBES:
+        return None
+    rows = np.array(_probe_each(index, identity, words, bucket), np.int64)
+    known = (rows >= _ZERO).nonzero()[0]
+    if len(known) < len(rows):
+        return rows if identity.take(rows[known], 0).tobytes() == words.take(known, 0).tobytes() else None
+    return rows if identity.take(rows, 0).tobytes() == words.tobytes() else None
 
 
 def _step(

@@ -209,7 +209,7 @@ class Order(RuleBasedStateMachine):
                 self.give_back({parent})
 
         now = Moment(self.step, float(self.step), 50.0)
-        chosen = self.index.choose(count, now, self.protected, departed)
+        chosen = self.index.choose(count, now, self.protected, departed).tolist()
         assert chosen == expected
         if stay:
             self.count(chosen, 1)
@@ -241,7 +241,8 @@ class Order(RuleBasedStateMachine):
         def departed(parent: int) -> None:
             self.plain_children[parent] -= 1
 
-        return plain.choose(count, Moment(self.step, float(self.step), 50.0), self.protected, departed)
+        now = Moment(self.step, float(self.step), 50.0)
+        return plain.choose(count, now, self.protected, departed).tolist()
 
     def standing(self, row: int) -> int:
         by_next = {NextUse.CLOSED: 0, NextUse.HUMAN: 1, NextUse.SOON: 4}

@@ -45,7 +45,7 @@ class Tier:
         self.victims.insert(rows)
 
     def choose(self, count: int) -> list[int]:
-        return self.victims.choose(count, Moment(100, 0.0, 50.0), Unprotected(), lambda row: None)
+        return self.victims.choose(count, Moment(100, 0.0, 50.0), Unprotected(), lambda row: None).tolist()
 
 
 @pytest.mark.parametrize("count", [1, 3, ROWS])

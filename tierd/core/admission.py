@@ -72,11 +72,12 @@ def worth_terms(state: State, row: int) -> dict[str, float]:
 
 
 def decline(
-    state: State, tier: TierState, sequence: Sequence | None, blocks: Ids, rows: I64Array, places: I64Array
+    state: State, tier: TierState, sequence: Sequence | None, blocks: Ids, rows: I64Array, ghosts: I64Array,
+    places: I64Array,
 ) -> None:
     """The ids at these places are kept out: counted, and accessed once."""
     tier.counters.note_shed("declined", len(places))
-    touch_kept_out(state, sequence, blocks, rows, places)
+    touch_kept_out(state, sequence, blocks, rows, ghosts, places)
 
 
 def admission_of(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tierd.core.arrays import cells, constant, scalars
 from tierd.core.attention import Attention
 from tierd.core.errors import LimitReached
-from tierd.core.hashindex import NO_ROW, UNKNOWN, HashIndex
+from tierd.core.hashindex import NO_ROW, HashIndex
 from tierd_client.format import (
     WORD_BUCKETS,
     WORD_INDEX_EPOCH,
@@ -139,8 +139,7 @@ class Catalog:
     def parents(self, rows: I64Array) -> I64Array:
         """Row of each row's parent, `NO_ROW` where it has none or the parent has left."""
         parent = self.parent[rows].astype(np.int64)
-        stale = (parent != UNKNOWN) & (self.birth[parent] != self.parent_birth[rows])
-        parent[stale] = NO_ROW
+        parent[self.birth[parent] != self.parent_birth[rows]] = NO_ROW  # or is that already
         return parent
 
     def parent_of(self, row: int) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arena import Arena, slot_bytes
-from tierd.core.arrays import every, some
+from tierd.core.arrays import constant, every, some
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
 from tierd.core.footprints import Footprints
@@ -33,7 +33,8 @@ from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Arr
 FOUND = 1
 """In the place of an address in the spill tier: stored by others, so it takes no room and is not to be deleted. Of
 what this daemon stored the address is 0."""
-_ILLEGAL = 255
+_ILLEGAL = constant(255, np.uint8)
+_READY = constant(STATE_READY, np.uint8)
 GROW_EVERY_S = 1.0
 
 
@@ -136,7 +137,7 @@ class TierCopies:
             self.capacity = max(self.limit, self.used + self.reserved)
 
     def ready(self, rows: I64Array) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self.state[rows] == STATE_READY
+        found: NDArray[np.bool_] = self.state[rows] == _READY
         return found
 
     def on_loan(self, rows: I64Array) -> NDArray[np.bool_]:
@@ -150,8 +151,8 @@ class TierCopies:
         return ready & ~self.on_loan(rows) if self.loans else ready
 
     def placed(self, rows: I64Array) -> I64Array:
-        """Those whose copy here is this daemon's or an engine's: all but the FOUND ones."""
-        placed: I64Array = rows[self.address[rows] != FOUND]
+        """Those whose copy here is this daemon's or an engine's: all but the FOUND ones. An arena has none."""
+        placed: I64Array = rows if self.arena else rows[self.address[rows] != FOUND]
         return placed
 
     def takes_room(self, rows: I64Array) -> NDArray[np.bool_]:
@@ -169,7 +170,7 @@ class TierCopies:
 
     def bytes_of(self, rows: I64Array) -> int:
         """Bytes that copies of these rows take here; a lent page, and what others stored, take none."""
-        return int(self.footprints.each(self.catalog.size[self._taking_room(rows)]).sum())
+        return self.footprints.total(self.catalog.size[self._taking_room(rows)])
 
     def disown(self, rows: I64Array) -> None:
         """FILLING copies turn out to be FOUND ones."""
@@ -211,11 +212,16 @@ class TierCopies:
         self, rows: I64Array, addresses: Sequence[int], generations: U64Array, lender: int, fences: U64Array
     ) -> None:
         """Copies become READY where an engine has them. Rows are distinct."""
-        after = advance(advance(self.state[rows], Event.RESERVE), Event.COMMIT)
         self.loans.begin(rows, addresses, lender, fences)
+        self.appear(rows, addresses, generations)
+
+    def appear(self, rows: I64Array, addresses: Sequence[int], generations: U64Array) -> None:
+        """Copies become READY in slots or lent pages in which nothing is to be written. Rows are distinct."""
+        after = advance(advance(self.state[rows], Event.RESERVE), Event.COMMIT)
         with self.catalog.writing(rows):
             self.address[rows], self.generation[rows] = np.array(addresses, np.uint64), generations
             self.state[rows] = after
+        self.used += self.bytes_of(rows)
         self.blocks += len(rows)
 
     def commit(self, rows: I64Array) -> None:
@@ -311,8 +317,8 @@ class TierCopies:
             del self.writer[row]
 
     def _found_of(self, rows: I64Array) -> int:
-        """How many of these copies are FOUND: in an arena none is."""
-        return 0 if self.arena else len(rows) - len(self.placed(rows))
+        """How many of these copies are FOUND."""
+        return len(rows) - len(self.placed(rows))
 
     def _free_slots(self, rows: I64Array) -> int:
         """The slots of copies that have ended are free; returns their bytes (see `bytes_of`)."""
@@ -323,8 +329,9 @@ class TierCopies:
         if self.arena is None:
             return self.bytes_of(rows)
         sizes, addresses, freed = self.catalog.size[rows], self.address[rows], 0
-        for size in set(sizes.tolist()):
-            mine = addresses if every(sizes == size) else addresses[sizes == size]
+        alike = every(sizes == sizes[:1])
+        for size in sizes[:1].tolist() if alike else set(sizes.tolist()):
+            mine = addresses if alike else addresses[sizes == size]
             self.arena.free(slot_bytes(size), mine.tolist())
             freed += slot_bytes(size) * len(mine)
         return freed

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arena import slot_bytes, slots_of
+from tierd.core.arrays import every
 from tierd_client.format import I64Array
 
 SIZES_MAX = 64
@@ -45,6 +46,12 @@ class Footprints:
             known = self._sizes[at] == sizes
             taken[known] = self._taken[at[known]]
         return taken
+
+    def total(self, sizes: NDArray[Any]) -> int:
+        """Their sum; sizes are mostly alike."""
+        if len(sizes) and every(sizes == sizes[:1]):
+            return len(sizes) * self.of(sizes.item(0))
+        return int(self.each(sizes).sum())
 
     def is_due(self, size: int, before_s: float) -> bool:
         """Whether what is known of a size was learnt before that time, or never."""

@@ -14,6 +14,7 @@ from tierd.core.copies import FOUND
 from tierd.core.gaps import made_sound
 from tierd.core.ghosts import Records
 from tierd.core.hashindex import NO_ROW
+from tierd.core.lineage import ghosts_of
 from tierd.core.messages import AddFound, Done, Record, Taken, TakeStatistics, Tier
 from tierd.core.state import State, TierState, split
 from tierd_client.format import STATE_ABSENT, STATE_READY, I64Array, U8Array
@@ -34,7 +35,7 @@ def add_found(state: State, command: AddFound) -> Done:
         return Done()
     _make_rows(state, spill, len(fresh))
     fresh = fresh[: state.catalog.free_rows]
-    mine = rows[fresh] = state.create_rows(blocks, fresh, command.size)
+    mine = rows[fresh] = state.create_rows(blocks, fresh, ghosts_of(state, blocks.ids, rows), command.size)
     with state.catalog.writing(mine):
         state.catalog.checksum[mine] = command.checksums[fresh]
     _remember(state, mine, [command.records[place] for place in fresh.tolist()])

@@ -37,7 +37,6 @@ _COUNT_CLASS = _NEW_CLASSES * (len(GAP_EDGES) + 2)
 CLASSES = LEARNT_CLASSES
 ROWS = CLASSES + MOST_COUNTED
 """Of the index: one for each class, then one for each number of accesses."""
-_ONE = np.uint32(1)
 _ROW_OF = np.maximum(np.arange(MOST_COUNTED + 1), 1) + (CLASSES - 1)
 CLASS_MASK, FOLLOWERS_SHIFT, MOST_FOLLOWERS = 63, 6, 2
 
@@ -51,6 +50,15 @@ _CLASS_AFTER = (GAP_EDGES.searchsorted(np.arange(GAP_EDGES[-1] + 1), "right") + 
 """By the length of the gap; all longer ones are as the last."""
 _CELLS = np.where(np.arange(256) & CLASS_MASK, _CLASS_OF * (BINS + 1), -BINS)
 """Where the gaps of a record's class are counted, by its `learnt`; with any bin below 0 if it has none."""
+_TOUCH_CELLS = _ROW_OF * (BINS + 1)
+"""Where those of its number of accesses are."""
+_ENTERED = np.arange(ROWS) * (BINS + 1) + BINS
+"""Where the accesses are counted after which a record stands in each row of the index."""
+_ENTERED_NEXT = _ENTERED[np.append(_ROW_OF[1:], _ROW_OF[-1])]
+"""The same by the number of accesses before."""
+_LEARNT_OF = (np.arange(CLASSES) + 1).astype(np.uint8)
+_ZERO = constant(0, np.int64)
+_NEVER = constant(0, np.uint32)
 _SHARED = constant(MOST_FOLLOWERS << FOLLOWERS_SHIFT, np.uint8)
 _FOLLOWERS_MASK = constant(~CLASS_MASK & 0xFF, np.uint8)
 PRIOR_WEIGHT = 50.0
@@ -126,18 +134,18 @@ class Gaps:
         classes = self.classes(touches, gaps, learnt, new)
         bins = bins_of(gaps)
         ended = _CELLS.take(learnt) + bins
-        classed = ended >= 0
+        classed = ended >= _ZERO
         cells = (
-            ended[classed], (touch_rows(touches) * (BINS + 1) + bins)[classed],
-            classes * (BINS + 1) + BINS, touch_rows(touches + _ONE) * (BINS + 1) + BINS,
+            ended[classed], (_TOUCH_CELLS.take(touches, mode="clip") + bins)[classed],
+            _ENTERED.take(classes), _ENTERED_NEXT.take(touches, mode="clip"),
         )
         np.add.at(self._flat, np.concatenate(cells), 1.0)
-        after: U8Array = (classes + 1).astype(np.uint8) | (learnt & _FOLLOWERS_MASK)
+        after: U8Array = _LEARNT_OF.take(classes) | (learnt & _FOLLOWERS_MASK)
         return after
 
     def classes(self, touches: NDArray[np.uint32], gaps: I64Array, learnt: U8Array, new: int) -> I64Array:
         """Class of each of these records after such an access."""
-        classes: I64Array = _CLASS_AFTER.take(gaps, mode="clip") * (touches > 0) + new
+        classes: I64Array = _CLASS_AFTER.take(gaps, mode="clip") * (touches != _NEVER) + new
         if some(shared := learnt >= _SHARED):
             classes[shared] = _COUNT_CLASS + np.minimum(touches[shared], MOST_COUNTED - 1)
         return classes

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import indices
-from tierd.core.hashindex import HashIndex
-from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, words_of
+from tierd.core.arrays import constant, indices, some
+from tierd.core.hashindex import UNKNOWN, HashIndex
+from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, same_identity, words_of
 
-UNIT_BIT = np.uint32(1 << 31)
+UNIT_BIT = constant(1 << 31, np.uint32)
+_COUNT = constant((1 << 31) - 1, np.uint32)
+_NONE = constant(0, np.uint32)
 WORD_CLOSING_HOLES = 7
 """Header word of the ghost table: 1 while entries move."""
 MANY_HOLES = 8
@@ -23,7 +25,7 @@ MANY_HOLES = 8
 FORGET_STRIDE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Records:
     """Statistics of several identities, as arrays."""
 
@@ -34,6 +36,11 @@ class Records:
     crf: NDArray[np.float64]
     unit: NDArray[np.bool_]
     learnt: U8Array
+
+    def last_ones(self, count: int) -> Records:
+        """Those of the last so many identities."""
+        start = len(self.touches) - count
+        return Records(*(getattr(self, name)[start:] for name in self.__slots__))
 
 
 class Ghosts:
@@ -62,10 +69,11 @@ class Ghosts:
         return self._count
 
     def add(self, ids: U8Array, records: Records, limit: int) -> None:
-        """Remembers identities, oldest first in the order given, forgetting the oldest over `limit`."""
+        """Remembers identities, oldest first in the order given, forgetting the oldest over `limit`. Each was
+        accessed."""
         limit = min(limit, self.capacity)
-        kept = slice(max(0, len(ids) - limit), None)
-        ids = ids[kept]
+        if len(ids) > limit:
+            ids, records = ids[len(ids) - limit :], records.last_ones(limit)
         self._forget(self._count + len(ids) - limit)
         if not len(ids):
             return
@@ -77,11 +85,10 @@ class Ghosts:
         if start + len(ids) > self.capacity:
             put = at = at % self.capacity
         column = self.table.columns
-        self.identity[put], self.ema[put], column["crf"][put] = ids, records.ema[kept], records.crf[kept]
-        self.last[put], column["wall"][put] = records.last[kept], records.wall[kept].astype(np.uint32)
-        touches = np.maximum(records.touches[kept], 1) & ~UNIT_BIT
-        self.touches[put] = touches | records.unit[kept] * UNIT_BIT
-        self.learnt[put] = records.learnt[kept]
+        self.identity[put], self.ema[put], column["crf"][put] = ids, records.ema, records.crf
+        self.last[put], column["wall"][put] = records.last, records.wall.astype(np.uint32)
+        self.touches[put] = (records.touches & _COUNT) | records.unit * UNIT_BIT
+        self.learnt[put] = records.learnt
         self._index_at(at)
         self._move(self.head, self.tail + len(ids))
 
@@ -126,18 +133,31 @@ class Ghosts:
         self.table.words[WORD_CLOSING_HOLES] = 0
         self._index.rebuild(np.arange(len(live)))
 
-    def take(self, ids: U8Array) -> tuple[I64Array, Records]:
-        """Hands over and forgets what is remembered of `ids`: indices of those found, and their records."""
-        rows = self.places(ids)
+    def take(self, ids: U8Array, stood: I64Array) -> tuple[I64Array, Records]:
+        """Hands over and forgets what is remembered of `ids`: indices of those found, and their records. `stood`:
+        their places, since which others may have come and gone."""
+        rows = self._places_now(ids, stood)
         found = indices(rows >= 0)
         records = self.records(rows[found])
         self._remove(rows[found])
         return found, records
 
-    def take_or_new(self, ids: U8Array, learnt: U8Array) -> Records:
+    def _places_now(self, ids: U8Array, stood: I64Array) -> I64Array:
+        if not self._count:
+            return self.places(ids)
+        same = same_identity(self._index.words, stood, words_of(ids)) & (self.touches[stood] != _NONE)
+        if not some(moved := (stood != UNKNOWN) & ~same):
+            return stood
+        stood = stood.copy()
+        stood[moved] = self.places(ids[moved])
+        return stood
+
+    def take_or_new(self, ids: U8Array, stood: I64Array, learnt: U8Array) -> Records:
         """As `take`; new records, with this `learnt`, for those of which nothing is remembered."""
         count = len(ids)
-        found, known = self.take(ids)
+        found, known = self.take(ids, stood)
+        if len(found) == count:
+            return known
         records = Records(
             np.zeros(count, np.uint32), np.zeros(count, np.int64), np.zeros(count), np.zeros(count),
             np.zeros(count), np.ones(count, bool), learnt,
@@ -180,7 +200,7 @@ class Ghosts:
         column = self.table.columns
         self.ema[at], column["crf"][at], self.last[at] = records.ema, records.crf, records.last
         column["wall"][at] = records.wall.astype(np.uint32)
-        self.touches[at] = (self.touches[at] & UNIT_BIT) | (records.touches & ~UNIT_BIT)
+        self.touches[at] = (self.touches[at] & UNIT_BIT) | (records.touches & _COUNT)
         self.learnt[at] = records.learnt
 
     def clear(self) -> int:
@@ -194,7 +214,7 @@ class Ghosts:
         column = self.table.columns
         touches = self.touches[at]
         return Records(
-            touches & ~UNIT_BIT, self.last[at], column["wall"][at].astype(np.float64), self.ema[at],
+            touches & _COUNT, self.last[at], column["wall"][at].astype(np.float64), self.ema[at],
             column["crf"][at], (touches & UNIT_BIT) != 0, self.learnt[at],
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import constant, scalars
+from tierd.core.arrays import constant, indices, scalars
 from tierd_client.format import (
     BUCKET_EMPTY,
     BUCKET_TOMBSTONE,
@@ -27,8 +27,8 @@ NO_ROW = -1
 UNKNOWN = constant(NO_ROW, np.int64)
 """The same, beside arrays of rows."""
 _ONE, _EMPTY = constant(1, np.uint32), constant(BUCKET_EMPTY, np.uint32)
-_TOMBSTONE = constant(BUCKET_TOMBSTONE, np.uint32)
-FEW = 32
+_TOMBSTONE, _NEXT = constant(BUCKET_TOMBSTONE, np.uint32), constant(1, np.int64)
+FEW = 96
 """So many rows are inserted one by one in less time than the fixed price of trying buckets together."""
 
 
@@ -41,6 +41,7 @@ class HashIndex:
         self._bucket_of = np.zeros(len(words), np.uint32)
         """Where each row that is indexed stands."""
         self._scalar: Any = scalars(buckets)
+        self._bucket_of_scalar: Any = scalars(self._bucket_of)
 
     @classmethod
     def private(cls, words: U64Array) -> HashIndex:
@@ -69,9 +70,11 @@ class HashIndex:
             self.buckets[bucket[free]] = value[free]
             placed = self.buckets[bucket] == value
             self._bucket_of[pending[placed]] = bucket[placed]
-            self.tombstones -= int(np.count_nonzero(before[placed] == BUCKET_TOMBSTONE))
-            pending, bucket = pending[~placed], (bucket[~placed] + 1) & self.mask
-        self._bucket_of[pending] = self._insert_few(pending.tolist(), bucket.tolist())
+            self.tombstones -= int(np.count_nonzero(before[placed] == _TOMBSTONE))
+            left = indices(~placed)
+            pending, bucket = pending[left], (bucket[left] + _NEXT) & self._mask
+        self.buckets.take(bucket)  # into the processor's cache, together: one by one each would be waited for
+        self._insert_few(pending.tolist(), bucket.tolist())
 
     def remove(self, rows: I64Array) -> None:
         """Takes out rows that are indexed. Where a probe would end at the next bucket anyway none need go on."""
@@ -80,18 +83,14 @@ class HashIndex:
         self.buckets[at] = goes_on * _TOMBSTONE  # and else empty
         self.tombstones += int(np.count_nonzero(goes_on))
 
-    def _insert_few(self, rows: list[int], starts: list[int]) -> list[int]:
-        """Returns the bucket that each row came into."""
-        buckets, mask = self._scalar, self.mask
-        taken, reused = list[int](), 0
+    def _insert_few(self, rows: list[int], starts: list[int]) -> None:
+        buckets, bucket_of, mask, reused = self._scalar, self._bucket_of_scalar, self.mask, 0
         for row, bucket in zip(rows, starts, strict=True):
             while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
                 bucket = (bucket + 1) & mask
             reused += entry != BUCKET_EMPTY
-            buckets[bucket] = row + 1
-            taken.append(bucket)
+            buckets[bucket], bucket_of[row] = row + 1, bucket
         self.tombstones -= reused
-        return taken
 
     def rebuild(self, rows: I64Array) -> None:
         """Starts over with exactly these rows."""

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tierd.core.arrays import scalars
+from tierd.core.arrays import constant, scalars
 from tierd.core.attention import Attention
-from tierd.core.catalog import Catalog
+from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.policy.base import Attended, FloatArray, Moment, Policy
 from tierd.core.statistics import StatsOf
 from tierd.core.victim_rows import NONE
 from tierd_client.format import I64Array
 
+_NO_HEAD, _LOWEST = constant(NONE, np.int64), constant(-np.inf, np.float64)
 COLUMNS = ("touches", "last", "wall", "ema", "crf", "flags", "position", "learnt")
 
 
@@ -43,6 +44,7 @@ class Heads:
         self.ema, self.crf, self.flags = columns["ema"], columns["crf"], columns["flags"]
         self.position, self.learnt = columns["position"], columns["learnt"]
         self.attention = _AttentionOfHeads(catalog.attention, self.rows)
+        self.flags[:] = FLAG_UNIT
         self._catalog = catalog
         self._copied = [(scalars(getattr(catalog, name)), scalars(column)) for name, column in columns.items()]
 
@@ -59,10 +61,10 @@ class Heads:
 
     def ranks(self, policy: Policy, now: Moment, count: int) -> FloatArray:
         """Rank of the heads of the first so many lists, minus infinity where there is none."""
-        ranks = np.full(count, -np.inf)
-        if count:
-            found = self.rows[:count] != NONE
-            np.copyto(ranks, policy.ranks(StatsOf(self, slice(count)), now), where=found)
+        if not count:
+            return np.empty(0)
+        by_policy = policy.ranks(StatsOf(self, slice(count)), now)
+        ranks: FloatArray = np.where(self.rows[:count] == _NO_HEAD, _LOWEST, by_policy)
         return ranks
 
     def twice(self) -> Heads:

@@ -36,14 +36,15 @@ def adopt(state: State, command: Adopt) -> Outcomes:
     mark_duplicates(blocks.ids, outcomes, Adopted.EXISTS)
     sequence = begin_request(state, command, rows, counted=False)
     budgeted = sequence if budgets.take_in(state, sequence, tier, blocks) else None
-    count_followers(state, blocks, rows, ghosts_of(state, blocks.ids, rows))
+    ghosts = ghosts_of(state, blocks.ids, rows)
+    count_followers(state, blocks, rows, ghosts)
     wanted = np.flatnonzero(outcomes == 0)
     outcomes[wanted] = Adopted.FULL
     taken = wanted[np.cumsum(rows[wanted] == NO_ROW) <= state.catalog.free_rows]
     outcomes[taken] = Adopted.ADOPTED
     new = taken[rows[taken] == NO_ROW]
     if len(new):
-        rows[new] = state.create_rows(blocks, new, command.block_bytes)
+        rows[new] = state.create_rows(blocks, new, ghosts, command.block_bytes)
     state.link(blocks, rows)
     at = [addresses[place] for place in taken.tolist()]
     state.adopt(tier, rows[taken], at, session.number, command.fences[taken])

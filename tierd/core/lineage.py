@@ -9,7 +9,7 @@ import numpy as np
 
 from tierd.core.arrays import some
 from tierd.core.gaps import FOLLOWERS_SHIFT, MOST_FOLLOWERS, new_class
-from tierd.core.hashindex import NO_ROW
+from tierd.core.hashindex import NO_ROW, UNKNOWN
 from tierd.core.messages import Ids
 from tierd.core.state import State
 from tierd_client.format import I64Array, U8Array
@@ -20,7 +20,7 @@ _ONE = 1 << FOLLOWERS_SHIFT
 def ghosts_of(state: State, ids: U8Array, rows: I64Array) -> I64Array:
     """Place of the ghost of each identity that has no row, NO_ROW where there is none, or a row."""
     places = np.full(len(rows), NO_ROW, np.int64)
-    if some(absent := rows == NO_ROW):
+    if some(absent := rows == UNKNOWN):
         places[absent] = state.ghosts.places(ids[absent])
     return places
 
@@ -37,14 +37,13 @@ def new_class_of(state: State, blocks: Ids, rows: I64Array, ghosts: I64Array | N
 
 def _leading(rows: I64Array, ghosts: I64Array) -> int:
     """How many known ones come before the first that is not."""
-    unknown = (rows == NO_ROW) & (ghosts == NO_ROW)
+    unknown = (rows == UNKNOWN) & (ghosts == UNKNOWN)
     return int(unknown.argmax()) if some(unknown) else len(rows)
 
 
 def count_followers(state: State, blocks: Ids, rows: I64Array, ghosts: I64Array) -> None:
     """The first block of a chain that nobody knew is another that follows the one before it."""
-    first = _leading(rows, ghosts)
-    if not blocks.chain or first == len(rows):
+    if not blocks.chain or (first := _leading(rows, ghosts)) == len(rows):
         return
     if first and blocks.some is None:
         row, ghost = int(rows[first - 1]), int(ghosts[first - 1])

@@ -14,7 +14,7 @@ from tierd.core.admission import admission_of, admits_by_index, decline
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import every, first_of_each, indices, some
 from tierd.core.errors import InvalidInput
-from tierd.core.hashindex import NO_ROW
+from tierd.core.hashindex import NO_ROW, UNKNOWN
 from tierd.core.hints import introduce, prefer
 from tierd.core.lineage import count_followers, ghosts_of
 from tierd.core.messages import (
@@ -62,15 +62,14 @@ def reserve(state: State, command: Reserve) -> ReserveReply:
 
 def note(state: State, command: Note) -> Outcomes:
     """What Reserve and Commit do, at once: there is nothing to write in between."""
-    session = state.sessions.get(command.session)
+    state.sessions.get(command.session)
     tier = arena_of(state, command.tier)
     coming = _coming(state, tier, command)
     granted, room = _let_in(state, tier, command, coming)
     if len(granted):
         rows = coming.rows[granted]
-        state.reserve(tier, rows, room.addresses[: len(granted)], session.number)
+        state.appear(tier, rows, room.addresses[: len(granted)])
         tier.counters.stored += len(rows)
-        state.publish(tier, rows, ordered=False)
         state.touch(rows)
     return Outcomes(coming.outcomes)
 
@@ -98,11 +97,12 @@ def _let_in(
     state: State, tier: TierState, command: Reserve | Note, coming: _Coming
 ) -> tuple[I64Array, Room]:
     """Counts the accesses to what is there, makes room, and rows for what gets a slot: the places of those."""
-    blocks, rows, outcomes, wanted = command.blocks, coming.rows, coming.outcomes, coming.wanted
-    sequence = begin_request(state, command, rows, coming.ghosts, counted=command.retry)
+    blocks, rows, ghosts = command.blocks, coming.rows, coming.ghosts
+    outcomes, wanted = coming.outcomes, coming.wanted
+    sequence = begin_request(state, command, rows, ghosts, counted=command.retry)
     budgeted = sequence if budgets.take_in(state, sequence, tier, blocks) else None
     if not command.retry:
-        count_followers(state, blocks, rows, coming.ghosts)
+        count_followers(state, blocks, rows, ghosts)
     count_existing(state, sequence, rows, outcomes)
     tier.victims.expect(blocks.ids, wanted)
     priority = priority_of(command.priority, sequence)
@@ -118,9 +118,9 @@ def _let_in(
     outcomes[fitting[len(fitting) - room.declined :]] = Reserved.DECLINED.value
     outcomes[granted] = Reserved.GRANTED.value
     if room.admission is not None:
-        decline(state, tier, sequence, blocks, rows, indices(outcomes == Reserved.DECLINED.value))
-        touch_kept_out(state, sequence, blocks, rows, indices(outcomes == Reserved.FULL.value))
-    admit(state, blocks, rows, granted, command.block_bytes, priority)
+        decline(state, tier, sequence, blocks, rows, ghosts, indices(outcomes == Reserved.DECLINED.value))
+        touch_kept_out(state, sequence, blocks, rows, ghosts, indices(outcomes == Reserved.FULL.value))
+    admit(state, blocks, rows, ghosts, granted, command.block_bytes, priority)
     if budgeted is not None:
         budgets.come(budgeted, blocks, granted)
     return granted, room
@@ -182,7 +182,7 @@ def known_outcomes(state: State, tier: TierState, ids: U8Array, rows: I64Array) 
     """What is known of each id before any room is sought; 0 where a slot is wanted. A copy that an engine lends
     stands in the way of one in the same tier only: it goes when the engine says so."""
     outcomes = np.zeros(len(rows), np.int8)
-    known = rows != NO_ROW
+    known = rows != UNKNOWN
     filling = np.zeros(len(rows), bool)
     ready = np.zeros(len(rows), bool)
     for number in ARENA_TIERS:
@@ -221,13 +221,14 @@ def rows_for(state: State, blocks: Ids, rows: I64Array, places: I64Array) -> int
 
 
 def admit(
-    state: State, blocks: Ids, rows: I64Array, places: I64Array, block_bytes: int, priority: Priority
+    state: State, blocks: Ids, rows: I64Array, ghosts: I64Array, places: I64Array, block_bytes: int,
+    priority: Priority,
 ) -> None:
     """Makes rows, into `rows`, for the ids at `places` that have none, and links all that have one."""
     prefer(state, rows, priority)
-    fresh = places[rows[places] == NO_ROW]
+    fresh = places[rows[places] == UNKNOWN]
     if len(fresh):
-        rows[fresh] = state.create_rows(blocks, fresh, block_bytes)
+        rows[fresh] = state.create_rows(blocks, fresh, ghosts, block_bytes)
         introduce(state, rows[fresh], priority)
     state.link(blocks, rows)
 

@@ -8,7 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import constant
 from tierd_client.format import I64Array
+
+_NONE, _NEVER = constant(0, np.int32), constant(0, np.float64)
 
 
 class Protection(Protocol):
@@ -33,7 +36,7 @@ class Barred:
         return bool(held or (self.kept is not None and self.kept[row]))
 
     def many(self, rows: I64Array) -> NDArray[np.bool_]:
-        barred: NDArray[np.bool_] = (self.pins[rows] | self.leases[rows] | self.moves[rows]) != 0
+        barred: NDArray[np.bool_] = (self.pins[rows] | self.leases[rows] | self.moves[rows]) != _NONE
         if self.kept is not None:
-            barred |= self.kept[rows] != 0
+            barred |= self.kept[rows] != _NEVER
         return barred

@@ -113,7 +113,7 @@ class QueueOrder(Victims):
 
     def choose(
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> list[int]:
+    ) -> I64Array:
         del lets  # such a policy stores all
         self._step = max(self._step, now.step)
         choice = _Choice(self._queues.turn)
@@ -121,9 +121,7 @@ class QueueOrder(Victims):
             if (parent := self._catalog.parent_of(row)) != NO_ROW:
                 departed(parent)
         self._choices.append(choice)
-        chosen = list(choice.rows)
-        self._rows.take(chosen)
-        return chosen
+        return self._rows.take(list(choice.rows))
 
     def terms(self, row: int) -> dict[str, float]:
         return self._queues.terms(self._inside[row][0]) if row in self._inside else {}

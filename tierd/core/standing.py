@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from tierd.core.arrays import constant, some
 from tierd.core.catalog import Catalog
 from tierd.core.terms import NextUse, Priority
 from tierd_client.format import I64Array
 
 PRIORITY_SHIFT, NEXT_SHIFT = 1, 3
 PRIORITY_MASK, NEXT_MASK = 3 << PRIORITY_SHIFT, 3 << NEXT_SHIFT
+_NEXT_BITS, _NOTHING = constant(NEXT_MASK, np.uint8), constant(0, np.uint8)
 
 ENDED, EXPECTED = 0, 4
 """The standing of blocks whose session is over, and of those that are soon to be read. Between them: that of
@@ -83,9 +85,8 @@ def forget_soon(catalog: Catalog, rows: I64Array) -> None:
 
 def forget_next_use(catalog: Catalog, rows: I64Array) -> None:
     """The use that was spoken of has come."""
-    spoken_of = rows[(catalog.flags[rows] & NEXT_MASK) != 0]
-    if len(spoken_of):
-        set_next_use(catalog, spoken_of, NextUse.NONE)
+    if some(said := (catalog.flags[rows] & _NEXT_BITS) != _NOTHING):
+        set_next_use(catalog, rows[said], NextUse.NONE)
 
 
 def set_next_use(catalog: Catalog, rows: I64Array, following: NextUse) -> None:

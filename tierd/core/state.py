@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tierd.core import statistics
 from tierd.core.allowance import Allowance
 from tierd.core.arena import slot_bytes
-from tierd.core.arrays import scalars, some
+from tierd.core.arrays import constant, every, scalars, some
 from tierd.core.catalog import Catalog
 from tierd.core.clock import Clock
 from tierd.core.copies import FOUND, TierCopies
@@ -25,7 +25,7 @@ from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
 from tierd.core.gaps import Gaps, never_seen
 from tierd.core.ghosts import Ghosts
-from tierd.core.hashindex import NO_ROW
+from tierd.core.hashindex import NO_ROW, UNKNOWN
 from tierd.core.messages import Effect, Ids, Tier, Unlink
 from tierd.core.outage import Outage
 from tierd.core.policy.base import Moment, Policy
@@ -39,6 +39,8 @@ from tierd.core.victim_rows import Lets, Victims
 from tierd.core.victims import make_victims
 from tierd_client.format import STATE_ABSENT, WORD_POLICY_EPOCH, I64Array, U8Array, U64Array
 
+_ONE, _NOBODY = constant(1, np.int32), constant(0, np.int32)
+_NEVER, _ABSENT = constant(0, np.uint32), constant(STATE_ABSENT, np.uint8)
 FIRST_AGE = 50.0
 """Characteristic age of a tier before it evicted anything, in steps."""
 AGE_WEIGHT = 0.02
@@ -262,10 +264,10 @@ class State:
 
     def pin(self, rows: I64Array, count: int = 1) -> None:
         """`rows` may hold a row several times."""
-        np.add.at(self.pins, rows, count)
+        np.add.at(self.pins, rows, np.int32(count))  # a number of another type takes eight times as long
 
     def unpin(self, rows: I64Array) -> None:
-        np.subtract.at(self.pins, rows, 1)
+        np.subtract.at(self.pins, rows, _ONE)
         self._put_back(rows[self.pins[rows] == 0])
 
     def guard(self, rows: I64Array) -> None:
@@ -329,7 +331,7 @@ class State:
         was said to be done would be undone. `rows`: those of `blocks`."""
         if blocks.whole is not None:
             rows = self.catalog.find(blocks.whole)
-        known: I64Array = rows[rows != NO_ROW]
+        known: I64Array = rows[rows != UNKNOWN]
         return known
 
     def foreign(self, blocks: Ids, rows: I64Array) -> NDArray[np.bool_]:
@@ -337,11 +339,12 @@ class State:
         another size, so that whoever took them for its own would read into the next slot."""
         catalog = self.catalog
         mine = (catalog.namespace[rows] == blocks.namespace) & (catalog.group[rows] == blocks.group)
-        others: NDArray[np.bool_] = (rows != NO_ROW) & ~mine
+        others: NDArray[np.bool_] = (rows != UNKNOWN) & ~mine
         return others
 
-    def create_rows(self, blocks: Ids, places: I64Array, size: int) -> I64Array:
-        """Rows for the ids at `places`, with the records of their ghosts. LimitReached when rows run out."""
+    def create_rows(self, blocks: Ids, places: I64Array, ghosts: I64Array, size: int) -> I64Array:
+        """Rows for the ids at `places`, with the records of their ghosts, which stood at `ghosts` of all ids.
+        LimitReached when rows run out."""
         ids = blocks.ids.take(places, axis=0)
         rows = self.catalog.insert(ids)
         catalog = self.catalog
@@ -349,7 +352,7 @@ class State:
         catalog.position[rows] = blocks.positions()[places]
         catalog.size[rows] = size
         catalog.learnt[rows] = never_seen(len(blocks), blocks.chain)[places]
-        found, records = self.ghosts.take(ids)
+        found, records = self.ghosts.take(ids, ghosts[places])
         if self.policy.common.persist and len(found):
             statistics.restore(catalog, rows[found], records)
         if self.awaited:
@@ -359,31 +362,30 @@ class State:
         self.most_identities = max(self.most_identities, len(catalog))
         return rows
 
-    def destroy_rows(self, rows: I64Array) -> None:
-        """Forgets rows whose last copy went; the record becomes a ghost."""
-        gone = rows[~self._has_copy(rows)]
+    def _destroy_rows(self, rows: I64Array, left: TierState) -> None:
+        """Forgets those of these rows whose last copy is the one that left a tier; the record becomes a ghost."""
+        gone = rows
+        for tier in self.tiers.values():
+            if tier is not left:
+                gone = gone[tier.copies.state[gone] == _ABSENT]
         if not len(gone):
             return
         catalog = self.catalog
-        held = gone[self.pins[gone] > 0]
-        for row in held.tolist():
-            self.awaited[catalog.identity[row].tobytes()] = int(self.pins[row])
-        self.pins[held] = 0
+        if some(pinned := self.pins[gone] != _NOBODY):
+            held = gone[pinned]
+            for row in held.tolist():
+                self.awaited[catalog.identity[row].tobytes()] = int(self.pins[row])
+            self.pins[held] = 0
         self.unkeep(gone)
         self.expected.end(gone)
         for tier in self.tiers.values():
             tier.children[gone] = 0
-        met = gone[catalog.touches[gone] > 0]
+        accessed = catalog.touches[gone] != _NEVER
+        met = gone if every(accessed) else gone[accessed]
         if self.policy.common.persist and len(met):
             limit = self.policy.common.ghosts_for(self.most_identities)
             self.ghosts.add(catalog.identity.take(met, axis=0), statistics.records_of(catalog, met), limit)
         catalog.remove(gone)
-
-    def _has_copy(self, rows: I64Array) -> NDArray[np.bool_]:
-        found = np.zeros(len(rows), bool)
-        for tier in self.tiers.values():
-            found |= tier.copies.state[rows] != STATE_ABSENT
-        return found
 
     # --- copies -------------------------------------------------------------------------------------
 
@@ -403,6 +405,12 @@ class State:
     ) -> None:
         """Copies in an engine's memory are READY."""
         tier.copies.adopt(rows, addresses, self.generations(len(rows)), lender, fences)
+        self._count_children(tier, self.catalog.parents(rows), 1)
+
+    def appear(self, tier: TierState, rows: I64Array, addresses: list[int]) -> None:
+        """Copies are READY in slots in which nothing is to be written; once they are reordered, which the caller
+        sees to, they may be chosen."""
+        tier.copies.appear(rows, addresses, self.generations(len(rows)))
         self._count_children(tier, self.catalog.parents(rows), 1)
 
     def publish(self, tier: TierState, rows: I64Array, *, ordered: bool = True) -> None:
@@ -451,7 +459,7 @@ class State:
     def _left(self, tier: TierState, rows: I64Array, *, counted: bool = False) -> None:
         if not counted:
             self._count_children(tier, self.catalog.parents(tier.copies.placed(rows)), -1)
-        self.destroy_rows(rows)
+        self._destroy_rows(rows, tier)
 
     def unlink(self, rows: I64Array) -> None:
         """What the spill store holds of these rows is deleted."""
@@ -467,7 +475,7 @@ class State:
         if not blocks.chain or not blocks.rule.whole:
             return
         before = self._rows_before(blocks, rows)
-        known = (rows != NO_ROW) & (before != NO_ROW)
+        known = (rows != UNKNOWN) & (before != UNKNOWN)
         # A parent lies before its child, whatever a client says: no block is kept by a ring of links.
         known &= self.catalog.position[before] < self.catalog.position[rows]
         if some(known):
@@ -509,10 +517,10 @@ class State:
             catalog.parent[rows], catalog.parent_birth[rows] = parents, catalog.birth[parents]
 
     def _count_children(self, tier: TierState, parents: I64Array, change: int) -> None:
-        parents = parents[parents != NO_ROW]
+        parents = parents[parents != UNKNOWN]
         if not len(parents):
             return
-        np.add.at(tier.children, parents, change)
+        np.add.at(tier.children, parents, np.int32(change))
         if change < 0 and self.policy.common.leaf_only:
             bare = parents[tier.children[parents] == 0]
             if some(tier.victims.out[bare]):
@@ -529,7 +537,7 @@ class State:
 
     def choose(self, tier: TierState, count: int, lets: Lets | None = None) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`. `lets`: see Victims.choose."""
-        children, out = scalars(tier.children), tier.victims.out
+        children, out = scalars(tier.children), scalars(tier.victims.out)
         # Without leaf_only a parent may go before its child: then it is chosen already, and waits for nothing.
         leaf_only = self.policy.common.leaf_only
 
@@ -538,8 +546,7 @@ class State:
             if leaf_only and not left and out[parent]:
                 tier.victims.put_back(np.array([parent], np.int64))
 
-        chosen = tier.victims.choose(count, self.moment(tier), self.protection(tier), departed, lets)
-        return np.array(chosen, np.int64)
+        return tier.victims.choose(count, self.moment(tier), self.protection(tier), departed, lets)
 
     def spare(self, tier: TierState, rows: I64Array) -> None:
         """Chosen victims stay after all."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import constant
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.clock import Clock
 from tierd.core.gaps import Gaps
@@ -23,6 +24,8 @@ from tierd.core.ghosts import Ghosts, Records
 from tierd.core.messages import Record
 from tierd.core.policy.base import MOST_TOUCHES, Attended, Common, FloatArray, IntArray
 from tierd_client.format import I64Array, U8Array
+
+_ONE, _UNIT = constant(1, np.uint32), constant(FLAG_UNIT, np.uint8)
 
 
 class StatColumns(Protocol):
@@ -76,7 +79,7 @@ class StatsOf:
 
     @property
     def unit(self) -> NDArray[np.bool_]:
-        unit: NDArray[np.bool_] = (self._catalog.flags[self._rows] & FLAG_UNIT) != 0
+        unit: NDArray[np.bool_] = (self._catalog.flags[self._rows] & _UNIT) == _UNIT
         return unit
 
     @property
@@ -99,7 +102,7 @@ def records_of(catalog: Catalog, rows: I64Array) -> Records:
     """The same as they are kept of ghosts."""
     return Records(
         catalog.touches[rows], catalog.last[rows], catalog.wall[rows], catalog.ema[rows], catalog.crf[rows],
-        (catalog.flags[rows] & FLAG_UNIT) != 0, catalog.learnt[rows],
+        (catalog.flags[rows] & _UNIT) == _UNIT, catalog.learnt[rows],
     )
 
 
@@ -138,11 +141,12 @@ def access(catalog: Catalog, rows: I64Array, by: Access) -> None:
     """One access to each of these rows, which are distinct."""
     step, wall_s, common = by.step, by.wall_s, by.common
     idle = step - catalog.last[rows]
-    catalog.learnt[rows] = by.gaps.access(catalog.touches[rows], idle, catalog.learnt[rows], by.new)
+    touches = catalog.touches[rows]
+    catalog.learnt[rows] = by.gaps.access(touches, idle, catalog.learnt[rows], by.new)
     fade = common.decay.factor(idle, wall_s - catalog.wall[rows])
     catalog.crf[rows] = 1.0 + catalog.crf[rows] * fade
     catalog.ema[rows] = (1.0 - common.alpha) * catalog.ema[rows] + common.alpha
-    catalog.touches[rows] += np.uint32(1)
+    catalog.touches[rows] = touches + _ONE
     catalog.last[rows], catalog.wall[rows] = step, wall_s
 
 
@@ -154,7 +158,7 @@ def access_ghosts(records: Records, which: NDArray[np.bool_], by: Access) -> Non
     fade = common.decay.factor(idle, wall_s - records.wall[which])
     records.crf[which] = 1.0 + records.crf[which] * fade
     records.ema[which] = (1.0 - common.alpha) * records.ema[which] + common.alpha
-    records.touches[which] += np.uint32(1)
+    records.touches[which] += _ONE
     records.last[which], records.wall[which] = step, wall_s
 
 

@@ -146,7 +146,7 @@ def store(state: State, command: Store) -> StoreReply:
     stored = written[: rows_for(state, blocks, rows, written)]
     outcomes[written[len(stored) :]] = Stored.FULL
     outcomes[stored] = Stored.STORED
-    admit(state, blocks, rows, stored, command.block_bytes, priority_of(command.priority, sequence))
+    admit(state, blocks, rows, ghosts, stored, command.block_bytes, priority_of(command.priority, sequence))
     if len(stored):
         _publish(state, session, tier, command, stored, rows[stored])
         if not count_accesses(state, sequence, rows[stored]):
@@ -176,7 +176,7 @@ def _weigh(
     state.unguard(guard)
     declined = wanted[len(wanted) - admission.declined :]
     outcomes[declined] = Stored.DECLINED
-    decline(state, tier, sequence, command.blocks, rows, declined)
+    decline(state, tier, sequence, command.blocks, rows, ghosts, declined)
 
 
 def _written(session: Session, tier: TierState, command: Store, outcomes: OutcomeArray) -> I64Array:

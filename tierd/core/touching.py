@@ -8,7 +8,7 @@ import numpy as np
 from tierd.core import statistics
 from tierd.core.arrays import every, first_of_each, indices
 from tierd.core.gaps import never_seen
-from tierd.core.hashindex import NO_ROW
+from tierd.core.hashindex import NO_ROW, UNKNOWN
 from tierd.core.messages import Ids, Tier, Touch, Touched
 from tierd.core.sequences import begin_request, first_in
 from tierd.core.state import State
@@ -25,7 +25,7 @@ def touch(state: State, command: Touch) -> Touched:
     counts = command.counts.astype(np.int64)
     if sequence is not None:
         counts = first_in(sequence, blocks.ids).astype(np.int64)
-    known = rows != NO_ROW
+    known = rows != UNKNOWN
     places = first_of_each(indices(known & (counts > 0)), rows)
     state.touch(rows[places], counts[places])
     for tier, hits in ((Tier.HBM, command.hbm_hits), (Tier.HOST, command.host_hits)):
@@ -36,20 +36,21 @@ def touch(state: State, command: Touch) -> Touched:
 
 
 def touch_kept_out(
-    state: State, sequence: Sequence | None, blocks: Ids, rows: I64Array, places: I64Array
+    state: State, sequence: Sequence | None, blocks: Ids, rows: I64Array, ghosts: I64Array, places: I64Array
 ) -> None:
     """One access, at most one per sequence, to blocks that a request named and that were not stored: those of which
-    there is no copy have a record from now on."""
+    there is no copy have a record from now on. `ghosts`: where those of all ids stood."""
     if not len(places):
         return
     if sequence is not None:
         places = places[first_in(sequence, blocks.ids[places])]
-    state.touch(rows[places[rows[places] != NO_ROW]])
-    places = places[rows[places] == NO_ROW][::-1]  # the deepest are forgotten first
+    known = rows[places] != UNKNOWN
+    state.touch(rows[places[known]])
+    places = places[~known][::-1]  # the deepest are forgotten first
     if not len(places) or not state.policy.common.persist:
         return
     ids = blocks.ids[places]
-    records = state.ghosts.take_or_new(ids, never_seen(len(blocks), blocks.chain)[places])
+    records = state.ghosts.take_or_new(ids, ghosts[places], never_seen(len(blocks), blocks.chain)[places])
     statistics.access_ghosts(records, np.ones(len(ids), bool), state.accessing())
     state.ghosts.add(ids, records, state.policy.common.ghosts_for(state.most_identities))
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import scalars, some
+from tierd.core.arrays import constant, scalars, some
 from tierd.core.catalog import Catalog
 from tierd.core.policy.base import Moment
 from tierd.core.protection import Protection
@@ -28,6 +28,7 @@ Place = tuple[int, int, bytes]
 TokenArray = NDArray[np.uint32]
 
 NONE = -1
+_ONE = constant(1, np.uint32)
 
 
 class Victims(Protocol):
@@ -56,7 +57,7 @@ class Victims(Protocol):
 
     def choose(
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> list[int]:
+    ) -> I64Array:
         """The next `count` victims, in order, taken out. `departed` is told the parent of each as it is chosen;
         `lets` is asked before: once it lets a victim stay, no other goes."""
 
@@ -71,56 +72,59 @@ class VictimRows:
 
     def __init__(self, catalog: Catalog, children: NDArray[np.int32] | None) -> None:
         self.catalog = catalog
-        self.children = children
         self.children_at = None if children is None else scalars(children)
         """Children of each row that are still in the tier; None when any block may go before them."""
         self.token = np.zeros(catalog.capacity, np.uint32)
-        """Moves with each insertion of the row, modulo 2^32."""
-        self.member = np.zeros(catalog.capacity, bool)
-        self._token_at, self._member_at = scalars(self.token), scalars(self.member)
+        """Moves on with each insertion of the row and when it leaves, modulo 2^32: odd while it is in."""
+        self._token_at = scalars(self.token)
+        self._last_at, self._position_at = scalars(catalog.last), scalars(catalog.position)
         self.out = np.zeros(catalog.capacity, bool)
+        self.out_at = scalars(self.out)
         self.members = 0
         self.choice = 0
         """Number of the choice of victims that is being made, or was made last."""
 
     def renew(self, rows: I64Array) -> TokenArray:
         """New tokens of rows that are in from now on."""
-        self.members += int(np.count_nonzero(~self.member[rows]))
-        self.member[rows] = True
-        self.out[rows] = False
-        tokens: TokenArray = self.token[rows] + np.uint32(1)
-        self.token[rows] = tokens
+        before: TokenArray = self.token[rows]
+        tokens: TokenArray = (before + _ONE) | _ONE
+        self.members += len(rows) - int(np.count_nonzero(before & _ONE))
+        self.token[rows], self.out[rows] = tokens, False
         return tokens
 
     def valid(self, row: int, token: int) -> bool:
         """Whether an entry still stands for its row."""
-        return bool(self._token_at[row] == token and self._member_at[row])
+        return bool(self._token_at[row] == token)
 
     def all_valid(self, rows: I64Array, tokens: TokenArray) -> NDArray[np.bool_]:
         """As `valid`, for many."""
-        current: NDArray[np.bool_] = (self.token[rows] == tokens) & self.member[rows]
+        current: NDArray[np.bool_] = self.token[rows] == tokens
         return current
 
     def discard(self, rows: I64Array) -> None:
-        self.members -= int(np.count_nonzero(self.member[rows]))
-        self.member[rows] = False
+        tokens = self.token[rows]
+        odd = tokens & _ONE
+        if inside := int(np.count_nonzero(odd)):  # none where they were chosen
+            self.members -= inside
+            self.token[rows] = tokens + odd
         self.out[rows] = False
 
-    def take(self, chosen: list[int]) -> None:
+    def take(self, chosen: list[int]) -> I64Array:
         """These were chosen."""
         rows = np.array(chosen, np.int64)
-        self.member[rows] = False
+        self.token[rows] += _ONE
         self.out[rows] = True
         self.members -= len(rows)
+        return rows
 
     def returning(self, rows: I64Array) -> I64Array:
         """Those that are out and have no child here: with the last child a row is put back once more."""
-        rows = rows[self.out[rows]]
-        return rows if self.children is None else rows[self.children[rows] == 0]
+        out, children = self.out_at, self.children_at
+        returning = [row for row in rows.tolist() if out[row] and (children is None or not children[row])]
+        return np.array(returning, np.int64)
 
     def place(self, row: int) -> Place:
-        catalog = self.catalog
-        return int(catalog.last[row]), -int(catalog.position[row]), catalog.identity[row].tobytes()
+        return self._last_at[row], -self._position_at[row], self.catalog.identity[row].tobytes()
 
     def in_order(self, rows: I64Array) -> I64Array:
         """Rows last accessed in one step, sorted by their places."""

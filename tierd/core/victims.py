@@ -10,6 +10,7 @@ policy's own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import cast
 
@@ -158,9 +159,9 @@ class _ClassList:
     def _stage(self, rows: I64Array, tokens: TokenArray, known: VictimRows, protection: Protection) -> None:
         """Makes the stage those of these rows that may go, as far as pins are concerned."""
         valid = known.all_valid(rows, tokens)
-        barred = valid & protection.many(rows)
-        known.out[rows[barred]] = True
-        valid &= ~barred
+        if some(barred := valid & protection.many(rows)):
+            known.out[rows[barred]] = True
+            valid &= ~barred
         self._staged, self._at, self.refined_in = (rows[valid], tokens[valid]), 0, known.choice
 
     def _skip_late(self, known: VictimRows, protection: Protection) -> bool:
@@ -293,7 +294,7 @@ class ClassLists(Victims):
 
     def choose(
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> list[int]:
+    ) -> I64Array:
         self._rows.choice += 1
         self._sure.clear()
         self._find_heads(protection)
@@ -303,34 +304,41 @@ class ClassLists(Victims):
         while len(chosen) < count:
             ranks = self._refresh(merge, ranks, protection)
             rivals = self._rivals(ranks)
-            at = self._best(rivals)
-            if at == NONE:
+            best = self._best(rivals)
+            if not best:
                 break
             if self._unsure:
                 continue
-            rank, rivals[at] = float(ranks[at]), -np.inf
-            bar = float(rivals.max())
-            ranks[at] = rank
-            run = merge.run(int(self._heads.rows[at]), self._lists[at], rank, bar, count - len(chosen), protection)
+            at, bar = best[0], self._bar(rivals, best)
+            run = merge.run(int(self._heads.rows[at]), self._lists[at], bar, count - len(chosen), protection)
             went_on = self._take_run(at, run, chosen, departed, lets)
             self._unsure.add(at)
             if not went_on:
                 break
-        self._rows.take(chosen)
-        return chosen
+        return self._rows.take(chosen)
 
-    def _best(self, ranks: NDArray[np.float64]) -> int:
-        """The list whose head goes first, or NONE. Those that may be it, and are not sure, are `_unsure` now."""
-        if not len(ranks):
-            return NONE
-        at = int(ranks.argmax())
-        if ranks[at] == -np.inf:
-            return NONE
-        ties = indices(ranks == ranks[at]).tolist()
-        self._unsure.update(tie for tie in ties if tie not in self._sure)
+    def _best(self, ranks: NDArray[np.float64]) -> list[int]:
+        """Lists whose heads rank highest, in the order in which these go, or none. Those that may be the first, and
+        are not sure, are `_unsure` now."""
+        highest = ranks[ranks.argmax()] if len(ranks) else -np.inf
+        if highest == -np.inf:
+            return []
+        ties: list[int] = indices(ranks == highest).tolist()
+        self._unsure.update(set(ties) - self._sure)
         if len(ties) > 1 and not self._unsure:
-            at = min(ties, key=lambda tie: self._rows.place(int(self._heads.rows[tie])))
-        return at
+            ties.sort(key=lambda tie: self._rows.place(int(self._heads.rows[tie])))
+        return ties
+
+    def _bar(self, ranks: NDArray[np.float64], best: list[int]) -> _Bar:
+        """How far the rows of the first of the `best` lists go before all others."""
+        at = best[0]
+        rank = float(ranks[at])
+        if len(best) > 1:
+            return _Bar(rank, rank, self._rows.place(int(self._heads.rows[best[1]])))
+        ranks[at] = -np.inf
+        highest = float(ranks[ranks.argmax()])
+        ranks[at] = rank
+        return _Bar(rank, highest, None)
 
     def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
         """Ranks of the heads of the lowest standing that has one, minus infinity for all others."""
@@ -341,29 +349,31 @@ class ClassLists(Victims):
         return np.where(standing == lowest, ranks, -np.inf)
 
     def _take_run(
-        self, at: int, run: list[int], chosen: list[int], departed: Departed, lets: Lets | None
+        self, at: int, run: I64Array, chosen: list[int], departed: Departed, lets: Lets | None
     ) -> bool:
         """Takes rows that go one after the other, unless one that goes makes another class uncertain. False when
         one was not let go."""
-        children, found = self._rows.children_at, self._lists[at]
-        late, count, went_on = found.is_late(run[0]), 0, True
-        parents = self._catalog.parents(np.array(run, np.int64)).tolist()
-        for row, parent in zip(run, parents, strict=True):
-            stays = children is not None and bool(children[row])
+        children, out = self._rows.children_at, self._rows.out_at
+        found, unsure, count, went_on = self._lists[at], self._unsure, 0, True
+        rows: list[int] = run.tolist()
+        parents = self._catalog.parents(run).tolist() if len(rows) > 1 else [self._catalog.parent_of(rows[0])]
+        late = found.is_late(rows[0])
+        for row, parent in zip(rows, parents, strict=True):
+            stays = children is not None and children[row]
             if not stays and lets is not None and not lets(row):
                 went_on = False
                 break
             count += 1
-            if late:
+            if late:  # before another latecomer may come
                 found.drop_late()
             if stays:
-                self._rows.out[row] = True
+                out[row] = True
                 continue
             chosen.append(row)
             if parent != NO_ROW:
                 departed(parent)
-            if self._unsure:
-                break
+                if unsure:
+                    break
         if not late:
             found.drop_staged(count)
         return went_on
@@ -384,6 +394,16 @@ class ClassLists(Victims):
         return ranks
 
 
+@dataclass(slots=True)
+class _Bar:
+    """How far the rows of one list go before all others. `rank`: of its head; `others`: the highest of other heads,
+    not above it; `place`: where there are heads of the same rank, that of the first of them."""
+
+    rank: float
+    others: float
+    place: Place | None
+
+
 class _Merge:
     """The ranks of heads at one moment."""
 
@@ -401,12 +421,11 @@ class _Merge:
             self._known.update(zip(rows, self._policy.ranks(stats, self._now).tolist(), strict=True))
         return self._known[row]
 
-    def run(
-        self, row: int, found: _ClassList, rank: float, bar: float, most: int, protection: Protection
-    ) -> list[int]:
-        """The first row of a class, which has this rank, and those behind it that also rank above `bar`."""
+    def run(self, row: int, found: _ClassList, bar: _Bar, most: int, protection: Protection) -> I64Array:
+        """The first row of a class, which goes first of all, and those behind it that go before all other heads: a
+        latecomer has none."""
         if most == 1 or len(found.stage) <= 1 or row != found.stage[0]:
-            return [row]
+            return np.array([row])
         if found.refined_in != self._rows.choice:  # within one choice nothing on a stage loses its place
             found.refine(self._rows, protection)
         rows = found.stage[:most]
@@ -414,15 +433,24 @@ class _Merge:
         if found.late:
             before = last[rows] < found.late[0][0][0]
             rows = rows[: max(1, len(rows) if every(before) else int(before.argmin()))]
-        if bar == -np.inf or (rank > bar and last[rows[-1]] == last[rows[0]]):
-            return list(rows.tolist())
+        if bar.others == -np.inf or (bar.rank > bar.others and last[rows[-1]] == last[rows[0]]):
+            return rows
         ahead = found.stage[: len(rows) + 1]
         ranks = self._policy.ranks(StatsOf(self._catalog, ahead), self._now)
-        behind = indices(ranks[1 : len(rows)] <= bar)
+        behind = indices(~self._pass(bar, rows[1:], ranks[1 : len(rows)]))
         count = int(behind[0]) + 1 if len(behind) else len(rows)
-        run: list[int] = ahead[: count + 1].tolist()
-        self._known.update(zip(run, ranks.tolist(), strict=False))
-        return run[:count]
+        self._known.update(zip(ahead[: count + 1].tolist(), ranks.tolist(), strict=False))
+        return rows[:count]
+
+    def _pass(self, bar: _Bar, rows: I64Array, ranks: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of these rows surely go before all other heads. Of several with one last access and depth the
+        identities are not compared."""
+        passing: NDArray[np.bool_] = ranks > bar.others
+        if bar.place is not None:
+            last, depth = self._catalog.last[rows], -self._catalog.position[rows].astype(np.int64)
+            before = (last < bar.place[0]) | ((last == bar.place[0]) & (depth < bar.place[1]))
+            passing |= (ranks == bar.others) & before
+        return passing
 
 
 class KeyHeap(Victims):
@@ -454,7 +482,7 @@ class KeyHeap(Victims):
 
     def choose(
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> list[int]:
+    ) -> I64Array:
         del now  # the order does not change with time
         chosen: list[int] = []
         out, children = self._rows.out, self._rows.children_at
@@ -471,8 +499,7 @@ class KeyHeap(Victims):
             chosen.append(row)
             if (parent := self._catalog.parent_of(row)) != NO_ROW:
                 departed(parent)
-        self._rows.take(chosen)
-        return chosen
+        return self._rows.take(chosen)
 
 
 def make_victims(catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> Victims:

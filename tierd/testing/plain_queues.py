@@ -80,7 +80,7 @@ class PlainQueues(Victims):
 
     def choose(
         self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> list[int]:
+    ) -> I64Array:
         del lets
         self._step = max(self._step, now.step)
         places = {row: (block.spot, block.joined) for row, block in self._blocks.items()}
@@ -92,7 +92,7 @@ class PlainQueues(Victims):
             if (parent := self._catalog.parent_of(row)) != NO_ROW:
                 departed(parent)
         self._before.append((set(chosen), *before))
-        return chosen
+        return np.array(chosen, np.int64)
 
     def terms(self, row: int) -> dict[str, float]:
         return self._queues.terms(self._blocks[row].spot) if row in self._blocks else {}

@@ -30,6 +30,10 @@ def add(ghosts: Ghosts, *numbers: int, limit: int = 1 << 30) -> None:
     ghosts.add(packed(*numbers), records(*numbers), limit)
 
 
+def take(ghosts: Ghosts, *numbers: int) -> None:
+    ghosts.take(packed(*numbers), ghosts.places(packed(*numbers)))
+
+
 def known(ghosts: Ghosts, *numbers: int) -> list[int]:
     """Which of these are remembered, each with its own record."""
     found, got = ghosts.peek(packed(*numbers))
@@ -42,7 +46,7 @@ def test_the_limit_counts_ghosts_and_not_the_holes_of_those_that_came_back() -> 
     """With four allowed and two come back, two more fit before the oldest goes."""
     ghosts = Ghosts(table(64))
     add(ghosts, 0, 1, 2, 3, limit=4)
-    ghosts.take(packed(1, 2))
+    take(ghosts, 1, 2)
     add(ghosts, 4, 5, limit=4)
     assert known(ghosts, *range(7)) == [0, 3, 4, 5] and len(ghosts) == 4
     add(ghosts, 6, limit=4)
@@ -62,18 +66,33 @@ def test_closing_holes_forgets_nobody_and_keeps_the_order() -> None:
     """A ring whose places ran out, half of them holes, goes on with all its ghosts, the oldest still first."""
     ghosts = Ghosts(table(8))
     add(ghosts, *range(8))
-    ghosts.take(packed(0, 2, 4, 6))
+    take(ghosts, 0, 2, 4, 6)
     add(ghosts, 10, 11)
     assert known(ghosts, *range(12)) == [1, 3, 5, 7, 10, 11]
     add(ghosts, 12, 13, 14)
     assert known(ghosts, *range(15)) == [3, 5, 7, 10, 11, 12, 13, 14]
 
 
+def test_ghosts_are_taken_where_they_stand_now() -> None:
+    """Of those whose places were asked for, one that moved meanwhile is found, and one that was forgotten is not,
+    whoever stands there now."""
+    ghosts = Ghosts(table(8))
+    add(ghosts, *range(8))
+    asked = packed(1, 3, 7, 9)
+    stood = ghosts.places(asked)
+    take(ghosts, 0, 2, 4, 6)
+    add(ghosts, 10, 11)
+    add(ghosts, 12, 13, 14)
+    found, records_ = ghosts.take(asked, stood)
+    assert found.tolist() == [1, 2] and records_.touches.tolist() == [4, 8]
+    assert known(ghosts, *range(15)) == [5, 10, 11, 12, 13, 14]
+
+
 def test_few_holes_are_not_worth_closing() -> None:
     """With one hole in many places the oldest goes instead."""
     ghosts = Ghosts(table(32))
     add(ghosts, *range(32))
-    ghosts.take(packed(9))
+    take(ghosts, 9)
     add(ghosts, 40)
     assert len(ghosts) == 31 and known(ghosts, 0, 1, 40) == [1, 40]
 
@@ -83,7 +102,7 @@ def test_a_restart_finds_the_same_ghosts() -> None:
     kept = table(16)
     ghosts = Ghosts(kept)
     add(ghosts, *range(12))
-    ghosts.take(packed(3, 5))
+    take(ghosts, 3, 5)
     add(ghosts, *range(20, 26))
     again = Ghosts(kept)
     assert known(again, *range(30)) == known(ghosts, *range(30)) and len(again) == len(ghosts)

@@ -78,7 +78,7 @@ class Play:
         self.age = float(self.random.integers(1, 100))
         count, now = int(self.random.integers(1, 6)), Moment(self.step, float(self.step), self.age)
         wanted = self.sorted(now)[:count]
-        chosen = self.victims.choose(count, now, self.pins, lambda row: None)
+        chosen = self.victims.choose(count, now, self.pins, lambda row: None).tolist()
         assert chosen == wanted
         rows = np.array(chosen, np.int64)
         if self.random.random() < 0.5:

@@ -24,6 +24,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd.core.arrays import constant
 from tierd.core.errors import InvalidInput
 from tierd.core.gaps import LIKE_LRU
 from tierd_client.format import U8Array
@@ -31,6 +32,7 @@ from tierd_client.format import U8Array
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_ZERO = constant(0, np.int64)
 ADMISSIONS = ("none", "learned")
 CLASS_BITS = 20
 """Classes are numbers of so many bits."""
@@ -140,7 +142,7 @@ class Decay:
         if self.half_life_s:
             faded: FloatArray = np.exp2(-np.maximum(idle_s, 0.0) / self.half_life_s)
         else:
-            faded = np.exp2(-self.per_step * np.maximum(idle_steps, 0))
+            faded = np.exp2(-self.per_step * np.maximum(idle_steps, _ZERO))
         return faded
 
     def clock(self, last: IntArray, wall: FloatArray) -> FloatArray:
