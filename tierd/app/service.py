@@ -37,6 +37,8 @@ PAUSE_FIRST_S = 0.001
 PAUSE_MAX_S = 0.05
 TOGETHER_MAX_S = 0.032
 """Pause before a command that made no progress is repeated again: doubles up to the maximum."""
+PATIENCE_S = 0.25
+"""How long who takes nothing as moves end waits for all of them, where each block has its own."""
 
 N = TypeVar("N")
 W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes, m.WithdrawReply, m.BudgetSet)
@@ -331,7 +333,7 @@ class Service:
             return rest
 
         reply = self.writer.ask(m.Evict(blocks, to, allow_drop), m.Outcomes)
-        await self._settle(reply, m.Evicted.PENDING, again, deadline)
+        await self._settle(reply, m.Evicted.PENDING, again, deadline, PATIENCE_S)
         return reply
 
     async def readmit(self, blocks: m.Ids, to: m.Tier, deadline: float) -> m.Outcomes:
@@ -345,7 +347,7 @@ class Service:
 
         await self._find((blocks,), deadline)
         reply = self.writer.ask(m.Readmit(blocks, to), m.Outcomes)
-        await self._settle(reply, m.Readmitted.PENDING, again, deadline)
+        await self._settle(reply, m.Readmitted.PENDING, again, deadline, PATIENCE_S)
         return reply
 
     # --- pages of engines -----------------------------------------------------------------------------
@@ -541,14 +543,16 @@ class Service:
             self.writer.step(command)
 
     async def _settle(
-        self, reply: W, pending: int, again: Callable[[I64Array], W], deadline: float
+        self, reply: W, pending: int, again: Callable[[I64Array], W], deadline: float, patience_s: float = 0.0
     ) -> None:
-        """Repeats a command for the ids that are still `pending`, after what they wait for, into `reply`."""
+        """Repeats a command for the ids that are still `pending`, after what they wait for, into `reply`. Where as
+        many moves are waited for as ids are left, each has its own: then up to `patience_s` for all of them."""
         loop = asyncio.get_running_loop()
         waiting, pause_s, together_s = reply.waiting, PAUSE_FIRST_S, TOGETHER_S
         left = np.flatnonzero(reply.outcomes == pending)
         while len(left):
-            await self.writer.wait(waiting, deadline, together_s)
+            each = len(waiting) >= len(left)
+            await self.writer.wait(waiting, deadline, max(together_s, patience_s if each else 0.0))
             if loop.time() >= deadline:
                 return
             together_s = min(4 * together_s, TOGETHER_MAX_S)

@@ -100,25 +100,25 @@ class Writer:
         `deadline` in the loop's time. When others end within `together_s` after the first, they are waited for
         too. Ops that are not in flight ended long ago: then it returns at once.
         """
-        timeout = deadline - asyncio.get_running_loop().time()
-        if timeout <= 0:
+        if asyncio.get_running_loop().time() >= deadline:
             return
         self.calls_waiting += 1
         try:
-            await self._wait(ops, timeout, together_s)
+            await self._wait(ops, deadline, together_s)
         finally:
             self.calls_waiting -= 1
 
-    async def _wait(self, ops: Sequence[int], timeout: float, together_s: float) -> None:
+    async def _wait(self, ops: Sequence[int], deadline: float, together_s: float) -> None:
+        loop = asyncio.get_running_loop()
         if not ops:
-            await asyncio.wait([self._next_change()], timeout=timeout)
+            await asyncio.wait([self._next_change()], timeout=deadline - loop.time())
             return
         if not all(op in self._flights for op in ops):
             return
-        futures = [self._ended(op) for op in ops]
+        futures, timeout = [self._ended(op) for op in ops], deadline - loop.time()
         done, rest = await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if done and rest:
-            await asyncio.wait(rest, timeout=min(together_s, timeout))
+            await asyncio.wait(rest, timeout=min(together_s, deadline - loop.time()))
 
     def _hand_out(self, effects: Sequence[m.Effect]) -> None:
         if not effects:
