@@ -56,10 +56,12 @@ def one_by_one(far: socket.socket, data: bytes) -> None:
 
 
 def read_value(wire: Wire, size: int, deadline: Deadline, head: int = 4) -> bytes:
-    out = bytearray(size)
+    """With what was seen of it on its way, where a value is large enough to have a head."""
+    out, seen = bytearray(size), bytearray()
     assert wire.value_length(deadline, 16) == size
     wire.fill(memoryview(out)[:head], deadline)
-    wire.fill_last(memoryview(out)[head:], deadline)
+    wire.fill_last(memoryview(out)[head:], deadline, seen.extend)
+    assert seen == out[head:]
     return bytes(out)
 
 

@@ -28,14 +28,17 @@ _NIL = b"_"
 
 Reply: TypeAlias = "bytes | int | list[Reply] | None"
 """Status or value, number, array, nil."""
+UNIX_SEND_BUFFER_BYTES = 1 << 20
+"""Of the 200 KiB that there are else a reader leaves a quarter before the writer is woken, and has read that by
+the time it runs. TCP chooses for itself. The kernel may grant less (net.core.wmem_max)."""
 _LAST_WORDS_S = 0.01
 _KERNEL_WAIT_S = 0.004
 _SIPPED_BYTES_PER_S = 8 << 20
 """The slowest that one call sends to a Unix socket: buffers of some 36 KiB, each waited for by _KERNEL_WAIT_S."""
 _SEND_PIECE_BYTES = 384 << 10
-_SEEN_PIECE_BYTES = 2 << 20
-"""Pieces in which a value is looked at while it arrives: small enough for a cache, few enough calls, after each of
-which a thread waits for its turn in the interpreter."""
+_SEEN_PIECE_BYTES = 256 << 10
+"""Most of a value that is looked at at once, while the server fills the socket again: what a Unix socket holds, and
+what is still in a cache. What has come is not waited for until it is so much, so the reader seldom sleeps."""
 
 
 class Deadline:
@@ -82,6 +85,8 @@ class PlainChannel:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         sock.settimeout(None)
+        if sock.family == socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BUFFER_BYTES)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             sock.setsockopt(socket.SOL_SOCKET, option, _timeval(_KERNEL_WAIT_S))
         self._writable, self._readable = select.poll(), select.poll()
@@ -202,30 +207,45 @@ class Wire:
 
         `seen` gets one piece after the other as soon as it is there, while the server goes on sending.
         """
-        first = 0
-        while seen and first + _SEEN_PIECE_BYTES < out.nbytes:
-            piece = out[first : first + _SEEN_PIECE_BYTES]
-            self.fill(piece, deadline)
-            seen(piece)
-            first += _SEEN_PIECE_BYTES
-        self._fill_to_end(out[first:], deadline)
-        if seen:
-            seen(out[first:])
+        self._fill_to_end(out, deadline, seen)
         self._owed -= 1
 
-    def _fill_to_end(self, out: memoryview, deadline: Deadline) -> None:
+    def _fill_to_end(
+        self, out: memoryview, deadline: Deadline, seen: Callable[[memoryview], object] | None = None
+    ) -> None:
         end = bytearray(2)
-        self._receive_all([out, memoryview(end)], deadline)
+        left = memoryview(end)
+        if seen is not None:
+            out, left = out[out.nbytes :], self._fill_seen(out, left, deadline, seen)
+        self._receive_all([out, left], deadline)
         if end != CRLF:
             raise ProtocolError(f"{bytes(end)!r} where a value should end")
+
+    def _fill_seen(
+        self, out: memoryview, end: memoryview, deadline: Deadline, seen: Callable[[memoryview], object]
+    ) -> memoryview:
+        """Receives all of `out`; what is left of `end`, of which some may come along."""
+        first = self._from_pending(out)
+        seen(out[:first])
+        while first < out.nbytes:
+            piece = out[first : first + _SEEN_PIECE_BYTES]
+            last = first + piece.nbytes == out.nbytes
+            got = self._some([piece, end] if last else [piece], deadline, 0)
+            seen(piece[:got])
+            first += got
+        return end[first - out.nbytes :]
 
     def _receive_all(self, views: list[memoryview], deadline: Deadline) -> None:
         got = sum(self._from_pending(view) for view in views)
         while rest := _after(views, got):
             views = rest
-            got = self._channel.receive(views, deadline, socket.MSG_WAITALL)
-            if not got:
-                raise ConnectionResetError("the server closed the connection in the middle of a value")
+            got = self._some(views, deadline, socket.MSG_WAITALL)
+
+    def _some(self, views: list[memoryview], deadline: Deadline, flags: int) -> int:
+        got = self._channel.receive(views, deadline, flags)
+        if not got:
+            raise ConnectionResetError("the server closed the connection in the middle of a value")
+        return got
 
     def _from_pending(self, out: memoryview) -> int:
         count = min(len(self._pending), out.nbytes)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tierd.adapters.resp import UNIX_SEND_BUFFER_BYTES
 from tierd.bench.blocks import POISON, SEED, fresh_ids, random_blocks, shared_twin
 from tierd.bench.measuring import MIB, Measured, Scale, WrongBytes, alternate, ratio
 from tierd.bench.stage import serving
@@ -157,6 +158,7 @@ def _lines(directory: Path, count: int) -> Iterator[list[socket.socket]]:
     lines = [socket.socket(socket.AF_UNIX) for _ in range(count)]
     try:
         for line in lines:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BUFFER_BYTES)
             line.connect(str(directory / VALKEY_SOCKET))
         yield lines
     finally:
