@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TimedOut,
         Unavailable,
     )
+    from tierd_client.handover import LeasedReader, Places
     from tierd_client.hints import PrefetchProgress, PrefetchTicket
     from tierd_client.identity import Identities, chain_ids, plain_ids, private_ids
     from tierd_client.layout import Group, Layout, Part
@@ -65,6 +66,7 @@ _HOMES = {
         "ForkedClientError", "InvalidArgument", "LimitReached", "NotFound", "SharedMemoryUnavailable",
         "TierdClientError", "TimedOut", "Unavailable",
     ),
+    "handover": ("LeasedReader", "Places"),
     "hints": ("PrefetchProgress", "PrefetchTicket"),
     "identity": ("Identities", "chain_ids", "plain_ids", "private_ids"),
     "layout": ("Group", "Layout", "Part"),
@@ -85,12 +87,12 @@ __all__ = [  # noqa: PLE0604, RUF100 - a literal, for those who read it without 
     "AccessDenied", "AcquireOutcome", "AdoptOutcome", "AsyncClient", "AsyncLease", "AsyncLentPool",
     "AsyncNamespace", "AsyncSequence", "BlockResidency", "BrokenPeer", "Budget", "CatalogReader", "ChainsHit",
     "Client", "ClientClosed", "ConnectFailed", "EvictOutcome", "FailedPrecondition", "Fence",
-    "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease", "LentPool",
-    "LimitReached", "LookupResult", "Namespace", "NextUse", "NotFound", "PagedKV", "Part", "Piece",
-    "PinOutcome", "PrefetchOutcome", "PrefetchProgress", "PrefetchTicket", "Presence", "Priority",
+    "ForkedClientError", "Group", "Identities", "InvalidArgument", "Layout", "Lease", "LeasedReader",
+    "LentPool", "LimitReached", "LookupResult", "Namespace", "NextUse", "NotFound", "PagedKV", "Part", "Piece",
+    "PinOutcome", "Places", "PrefetchOutcome", "PrefetchProgress", "PrefetchTicket", "Presence", "Priority",
     "PutOutcome", "ReadmitOutcome", "Resident", "Sequence", "SharedMemoryUnavailable", "SharedRegion", "Tier",
-    "TierdClientError", "Tiers", "TimedOut", "Tls", "Unavailable", "WithdrawOutcome", "chain_ids",
-    "pieces_of", "plain_ids", "private_ids",
+    "TierdClientError", "Tiers", "TimedOut", "Tls", "Unavailable", "WithdrawOutcome", "chain_ids", "pieces_of",
+    "plain_ids", "private_ids",
 ]
 
 

@@ -12,7 +12,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -146,6 +146,11 @@ class Lanes:
             lane = None if session is None else self._make(session, group)
         return lane
 
+    def peek(self, ids: Identities) -> U8Array:
+        """As `Peeking.peek`."""
+        lane = self.of(ids.group)
+        return np.zeros(len(ids), np.uint8) if lane is None else lane.lookup(ids.array)
+
     def _make(self, session: Session, group: int) -> Lane | None:
         namespace = self._namespace
         known, memory, reader = session.namespaces.get(namespace.fingerprint), session.memory, reader_of(session)
@@ -156,6 +161,17 @@ class Lanes:
         owner = (known.number, group)
         lane = self._made[group] = Lane(namespace, group, session, memory, reader, owner, reports)
         return lane
+
+
+class Peeking:
+    """Of namespaces of both kinds."""
+
+    _routines: NamespaceRoutines
+
+    def peek(self, ids: Any) -> U8Array:
+        """Where blocks are as the catalog in shared memory says it now, without a call and without waiting: a bit
+        per tier (Tiers), uint8, shape (n,). 0 where it does not know: the daemon may. Changes nothing."""
+        return self._routines.lanes.peek(self._routines.identities(ids))
 
 
 def reader_of(session: Session) -> CatalogReader | None:

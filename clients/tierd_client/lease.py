@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -11,7 +11,8 @@ from typing import Any, Protocol, Self
 from tierd_client.checks import Checks, checksum_of
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition
-from tierd_client.format import U8Array
+from tierd_client.format import OFFSET_BITS, U8Array
+from tierd_client.handover import Places
 from tierd_client.holding import Batch, acquire, release
 from tierd_client.identity import Identities
 from tierd_client.outcomes import AcquireOutcome, outcomes_of
@@ -29,6 +30,9 @@ class Slots(Protocol):
 
     def tensor(self, index: int) -> Any:
         """A block's bytes as a torch uint8 tensor."""
+
+    def places(self, indices: Sequence[int]) -> Places:
+        """Where some blocks lie in shared memory. FailedPrecondition where they do not lie there."""
 
     async def release(self) -> None:
         """Gives the blocks back; a routine."""
@@ -84,6 +88,14 @@ class SharedSlots:
             return self._memory.device_tensor(self._addresses[index], self._block_bytes, self._deadline())
         return self._memory.tensor(self._addresses[index], self._block_bytes, self._deadline())
 
+    def places(self, indices: Sequence[int]) -> Places:
+        addresses = [self._addresses[index] for index in indices]
+        if not self._memory.has(addresses):
+            raise FailedPrecondition("the lease has blocks in a GPU's memory")
+        numbers = {address >> OFFSET_BITS for address in addresses}
+        files = {number: self._memory.files[number] for number in numbers}
+        return Places(self._block_bytes, tuple(addresses), files)
+
     async def release(self) -> None:
         if self._memory.is_inherited():
             return  # the parent reads on
@@ -119,6 +131,9 @@ class PrivateSlots:
         import torch  # only those who ask for tensors pay for it
 
         return torch.from_numpy(self._blocks[index])
+
+    def places(self, indices: Sequence[int]) -> Places:  # noqa: ARG002 - there are none
+        raise FailedPrecondition("blocks came by stream: nothing of the daemon is mapped in this process")
 
     async def release(self) -> None:
         self._blocks = {}
@@ -163,6 +178,16 @@ class BaseLease:
         Writing to one kills the process: the memory behind it is mapped read-only.
         """
         return [None if one is None else self._form.tensor(one) for one in self._each("tensor")]
+
+    def places(self, indices: Sequence[int]) -> Places:
+        """Where these blocks lie, for another process of this host that reads them until the lease is released
+        (tierd_client/handover.py). FailedPrecondition for one that is not LEASED, or not in shared memory."""
+        if self._slots is None:
+            raise FailedPrecondition("the lease was released")
+        for index in indices:
+            if self.outcomes[index] is not AcquireOutcome.LEASED:
+                raise FailedPrecondition(f"indices: block {index} is {self.outcomes[index].name}")
+        return self._slots.places(indices)
 
     async def _give_back(self) -> None:
         slots, self._slots = self._slots, None

@@ -21,7 +21,7 @@ from tierd_client.attention import AwaitingAttention, BlockingAttention, give_bu
 from tierd_client.budget import Budget, budget_of
 from tierd_client.chains import ChainsHit, Question
 from tierd_client.deadline import Deadline
-from tierd_client.direct import Lanes
+from tierd_client.direct import Lanes, Peeking
 from tierd_client.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from tierd_client.format import U8Array
 from tierd_client.hints import AwaitingHints, BlockingHints, Closing
@@ -152,8 +152,7 @@ class NamespaceRoutines:
     def _look(self, ids: Identities) -> tuple[U8Array, U8Array]:
         """Presence and tiers, as on the wire, of what the catalog in shared memory says to be in host. The rest is
         MISS in no tier: asked for it may be elsewhere."""
-        lane = self.lanes.of(ids.group)
-        bits = np.zeros(len(ids), np.uint8) if lane is None else lane.lookup(ids.array)
+        bits = self.lanes.peek(ids)
         in_host = bits & Tiers.HOST.value != 0
         bits[~in_host] = 0
         return np.where(in_host, Presence.READY.value, Presence.MISS.value).astype(np.uint8), bits
@@ -440,7 +439,7 @@ class NamespaceRoutines:
 
 
 
-class _Named:
+class _Named(Peeking):
     """What both twins say of themselves."""
 
     def __init__(self, routines: NamespaceRoutines, perform: Perform) -> None:

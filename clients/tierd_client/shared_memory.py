@@ -87,6 +87,8 @@ class SharedMemory:
         self._segments: dict[int, _Segment] = {}
         self.views: dict[int, U8Array] = {}
         """All bytes of each segment that is mapped, read-only."""
+        self.files: dict[int, tuple[int, int]] = {}
+        """Device and inode of each segment's file."""
         self._catalog: U8Array | None = None
         self._opened: dict[int, OpenedHandle] = {}
         self._pinned: list[U8Array] = []
@@ -250,6 +252,8 @@ class SharedMemory:
                 self._catalog = _map(descriptors[0], os.fstat(descriptors[0]).st_size, mmap.PROT_READ)
             for (number, tier, size), descriptor in zip(listed, descriptors[1:], strict=True):
                 if number not in self._segments:
+                    status = os.fstat(descriptor)
+                    self.files[number] = status.st_dev, status.st_ino
                     view = self.views[number] = _map(descriptor, size, mmap.PROT_READ)
                     self._segments[number] = _Segment(tier, size, view)
         finally:
