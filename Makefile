@@ -4,6 +4,7 @@
 # make proto   regenerates the stubs in clients/tierd_client/v1
 # make docs    regenerates docs/settings.md and docs/metrics.md from the code
 # make bench   env, then `tierd bench`; BENCH="spill" for some of it
+# make clients installs engines (tests/clients/install.sh), runs the tests with them, ends with a line of JSON
 # make bench-peers  measures what tests/bench/peers/install.sh installed, writes BENCHMARKS.md; ONLY=redis, QUICK=1
 # make soak    races readers with evictions until 10 million reads are compared; READS=100000 for fewer
 # make mutants draws 60 mutants of the core by a seed and says which the tests kill
@@ -11,7 +12,7 @@
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types stubs pytest proto docs bench bench-peers soak mutants clean
+.PHONY: help env demo test lint types stubs pytest proto docs bench clients bench-peers soak mutants clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -75,6 +76,9 @@ docs: env
 
 bench: env
 	$(BIN)/tierd bench $(BENCH)
+
+clients: env
+	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python tests/clients
 
 bench-peers: env
 	$(BIN)/python tests/bench/peers $(if $(QUICK),--quick) $(ONLY:%=--only %)

@@ -174,7 +174,7 @@ def test_dependencies_are_declared(folder: str, project: Path) -> None:
     needed = {_name(one) for one in declared["dependencies"]}
     optional = {_name(one) for extra in extras for one in extra}
     own = {"tierd"} if folder == "tierd" else {"tierd_client"}
-    paths = [path for path in sources(folder) if "testing" not in path.parts]
+    paths = [path for path in sources(folder) if not {"testing", "integrations"} & set(path.parts)]
     packages = {one.package for path in paths for one in imports_of(path) if not one.ships_with_python} - own
     imported = {DISTRIBUTIONS.get(package, package) for package in packages}
     assert imported <= needed | optional

@@ -62,6 +62,8 @@ CONFINED: dict[str, tuple[str, ...]] = {
         "tierd/adapters/hbm_*.py", "tierd/adapters/torch_bytes.py", "tierd/doctor/cuda.py", "tierd/demo/*",
         "tierd/testing/*", "tierd/sim/retention.py", "tierd/eval/*", "clients/tierd_client/*",
     ),
+    "vllm": ("clients/tierd_client/integrations/vllm/*",),
+    "huggingface_hub": ("clients/tierd_client/integrations/vllm/*",),
     "transformers": ("tierd/demo/*", "tierd/eval/*", "clients/tierd_client/integrations/transformers/*"),
     "PIL": ("tierd/sim/png.py",),
     "tokenizers": ("tierd/demo/*",),
@@ -83,6 +85,10 @@ CONFINED: dict[str, tuple[str, ...]] = {
     "pytest": ("tierd/testing/*",),
 }
 """Libraries that only these files may import."""
+
+INTEGRATIONS = ROOT / "clients" / "tierd_client" / "integrations"
+ENGINES = {"transformers": {"transformers"}, "vllm": {"vllm", "huggingface_hub"}}
+"""Of each package of `integrations`, what only it imports: whoever runs the engine has that already."""
 
 TORCH_AT_ONCE = (
     "tierd/adapters/torch_bytes.py", "tierd/adapters/hbm_*.py", "tierd/demo/llama.py",
@@ -109,6 +115,11 @@ def part_of(module: str) -> str:
 def part_of_file(path: Path) -> str:
     """The same of a file; empty for the package's own __init__."""
     return path.relative_to(ROOT / "tierd").with_suffix("").parts[0].removeprefix("__init__")
+
+
+def engine_of(path: Path) -> str:
+    """The engine that a file is made for; empty for the rest of the client's distribution, and for the daemon."""
+    return path.relative_to(INTEGRATIONS).parts[0] if path.is_relative_to(INTEGRATIONS) else ""
 
 
 def within(path: Path, patterns: tuple[str, ...]) -> bool:
@@ -159,8 +170,20 @@ def test_client_knows_nothing_of_the_daemon() -> None:
     known = {"tierd_client", "grpc", "google", "numpy", "torch", "xxhash"}
 
     def wrong(path: Path, one: Import) -> bool:
-        engine = path.parent.name if path.parent.parent.name == "integrations" else ""
-        return not one.ships_with_python and one.package not in known | {engine}
+        return not one.ships_with_python and one.package not in known | ENGINES.get(engine_of(path), set())
+
+    assert not strays(sources("clients"), wrong)
+
+
+def test_integrations_are_nobodys_business() -> None:
+    """Of the client's distribution nothing else imports the integrations, and none of them another engine's."""
+
+    def wrong(path: Path, one: Import) -> bool:
+        parts = one.module.split(".")
+        if parts[:2] != ["tierd_client", "integrations"]:
+            return False
+        inside = path.is_relative_to(INTEGRATIONS)
+        return not inside or (len(parts) > 2 and parts[2] in ENGINES and parts[2] != engine_of(path))
 
     assert not strays(sources("clients"), wrong)
 

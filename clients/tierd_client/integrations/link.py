@@ -103,10 +103,13 @@ class Link:
         self._seek()
 
     def close(self) -> None:
-        """Gives all up that this process holds. Idempotent."""
+        """Gives all up that this process holds, as far as the daemon answers soon. Idempotent."""
         self._closing.set()
+        ending = threading.Thread(  # what waits gives leases back
+            target=self._threads.shutdown, kwargs={"cancel_futures": not self.is_up}, daemon=True)
+        ending.start()
+        ending.join(RPC_TIMEOUT_S)
         self._up.clear()
-        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._seeking is not None:
             self._seeking.join(RPC_TIMEOUT_S)
         if self._client is not None:

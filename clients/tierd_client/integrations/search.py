@@ -1,0 +1,135 @@
+"""Which blocks of a request the daemon has, found and leased on threads of the link while the engine goes on.
+
+A search ends with a lease on what it found, in host memory, for every rank: what the engine is told to be there can
+be loaded, whatever becomes of the daemon. An engine asks again and again whether a search has ended; one that takes
+too long counts as a miss, and turns the daemon away if it is the daemon that does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from tierd_client.errors import TierdClientError, TimedOut
+from tierd_client.format import BoolArray
+from tierd_client.handover import Places
+from tierd_client.identity import Identities
+from tierd_client.integrations.keys import Run
+from tierd_client.integrations.link import Link
+from tierd_client.integrations.rates import Rates, Way
+from tierd_client.layout import Layout
+from tierd_client.lease import Lease
+from tierd_client.namespace import Namespace
+from tierd_client.outcomes import AcquireOutcome, Tiers
+
+log = logging.getLogger("tierd")
+
+
+class Search:
+    """A search for the blocks of one run. `ended` is asked by the engine's thread; the rest is true once it is."""
+
+    def __init__(
+        self, link: Link, layouts: Sequence[Layout], run: Run, rates: Rates, *, leading: bool,
+    ) -> None:
+        """`layouts`: of all ranks. `leading`: blocks count only as far as all before them are there."""
+        self.run = run
+        self.cut_blocks = 0
+        """Blocks that are there and are not loaded, because computing them is faster."""
+
+        self._rates = rates
+        self.leased: BoolArray = np.zeros(len(run), bool)
+        self._link = link
+        self._layouts = layouts
+        self._leading = leading
+        self._leases: list[Lease] = []
+        self._abandoned = self._done = False
+        self._lock = threading.Lock()
+        self._answers_by = time.monotonic() + link.options.answer_s
+        link.submit(self._search)
+
+    def ended(self) -> bool:
+        """Whether it is known what is there. One that is overdue is over, with nothing found."""
+        if not self._done and time.monotonic() > self._answers_by:
+            self._link.lost(TimedOut(f"no answer within {self._link.options.answer_ms} ms"))
+            self.release()
+        return self._done
+
+    def places(self, indices: Sequence[int]) -> list[Places]:
+        """Where these blocks of the run lie, for each rank."""
+        return [lease.places(indices) for lease in self._leases]
+
+    def release(self) -> None:
+        """Gives the lease back, on a thread of the link; that of a search under way as soon as it has one."""
+        with self._lock:
+            self._abandoned = self._done = True
+            leases, self._leases = self._leases, []
+            self.leased = np.zeros(len(self.run), bool)
+        if leases:
+            self._link.submit(lambda: _release(leases))
+
+    def _search(self) -> None:
+        leases: list[Lease] = []
+        present: BoolArray = np.zeros(len(self.run), bool)
+        try:
+            present = self._lease(leases)
+        except TierdClientError as error:
+            self._link.lost(error)
+        except Exception:  # a mistake of ours is no reason to lose a request
+            log.exception("a prompt is computed whose blocks could not be searched")
+        finally:
+            self._finish(leases, present)
+
+    def _lease(self, leases: list[Lease]) -> BoolArray:
+        """Leases what all ranks have; which blocks that is."""
+        chains = [(self._link.namespace(layout), self.run.identities(layout)) for layout in self._layouts]
+        present: BoolArray = np.ones(len(self.run), bool)
+        below: BoolArray = np.zeros(len(self.run), bool)
+        for namespace, ids in chains:
+            bits = self._where(namespace, ids)
+            present &= bits != 0
+            below |= bits & Tiers.HOST.value == 0
+        wanted = self._countable(present & self._worthwhile(below))
+        self.cut_blocks = int(self._countable(present).sum() - wanted.sum())
+        below &= wanted
+        wait_s = self._link.options.promote_s if below.any() else 0.0
+        self._answers_by = time.monotonic() + wait_s + self._link.options.answer_s
+        began_at = time.monotonic()
+        for namespace, ids in chains if wanted.any() else []:
+            lease = namespace.acquire(ids[: int(np.flatnonzero(wanted)[-1]) + 1], timeout_s=wait_s)
+            leases.append(lease)
+            got = [outcome is AcquireOutcome.LEASED for outcome in lease.outcomes]
+            wanted[: len(got)] &= got
+        self._rates.note(Way.SPILL, int((below & wanted).sum()), time.monotonic() - began_at)
+        return self._countable(wanted)
+
+    def _worthwhile(self, below: BoolArray) -> BoolArray:
+        """Blocks that come faster than they are computed, given which have to come up first."""
+        worth: BoolArray = np.full(len(below), self._rates.is_worth(Way.HOST))
+        if worth.any() and below.any() and not self._rates.is_worth(Way.SPILL):
+            worth &= ~below
+        return worth
+
+    def _where(self, namespace: Namespace, ids: Identities) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """Tiers of each block: by the catalog where that has all of them, else as the daemon says."""
+        bits = namespace.peek(ids)
+        return bits if (bits & Tiers.HOST.value != 0).all() else namespace.lookup(ids).tier_bits
+
+    def _countable(self, present: BoolArray) -> BoolArray:
+        counted: BoolArray = np.logical_and.accumulate(present) if self._leading else present
+        return counted
+
+    def _finish(self, leases: list[Lease], present: BoolArray) -> None:
+        with self._lock:
+            if not self._abandoned:
+                self.leased, self._leases, self._done = present, leases, True
+                return
+        _release(leases)
+
+
+def _release(leases: Sequence[Lease]) -> None:
+    for lease in leases:
+        lease.release()

@@ -1,0 +1,1 @@
+"""vLLM as a user of tierd: an OffloadingSpec (offloading.py)."""
