@@ -17,13 +17,14 @@ import argparse
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import numpy as np
 
 from tierd.core.engine import Engine
-from tierd.core.errors import LimitReached
+from tierd.core.errors import InvalidInput, LimitReached, Refused
 from tierd.core.invariants import check as check_invariants
 from tierd.core.messages import (
     Abort,
@@ -36,6 +37,7 @@ from tierd.core.messages import (
     BlockView,
     BorrowedSlot,
     BorrowSlot,
+    Budget,
     CancelPrefetch,
     Clear,
     CloseSequence,
@@ -79,6 +81,7 @@ from tierd.core.messages import (
     Reserved,
     ReserveReply,
     ReturnSlot,
+    SetBudget,
     SetPolicy,
     SpillState,
     Stock,
@@ -199,7 +202,7 @@ class Simulation:
             self.arrive: 3, self.open_sequence: 8, self.close_sequence: 7, self.look_up: 2, self.reserve: 14,
             self.write_or_read: 24, self.commit: 14, self.abort: 1, self.acquire: 14, self.release: 11,
             self.pin: 2, self.unpin: 0.5, self.touch: 2, self.prefetch: 3, self.ask_prefetch: 4,
-            self.retry: 8, self.observe: 3, self.evict: 5, self.retry_evict: 3, self.readmit: 3,
+            self.retry: 8, self.observe: 3, self.set_budget: 5, self.evict: 5, self.retry_evict: 3, self.readmit: 3,
             self.finish_moves: 16, self.write_part: 3, self.ask: 2, self.clear: 0.2, self.damage: 0.5,
             self.canary: 2, self.drain: 2, self.stock: 6, self.store: 10, self.unstock: 1,
             self.set_policy: 0.4, self.worker_dies: 0.3, self.worker_is_lost: 0.3, self.reap: 1, self.detach: 0.3,
@@ -328,6 +331,21 @@ class Simulation:
         null = self.random.random() < 0.3
         self.do(Observe(worker.session, name, None if null else attention, self.random.randint(1, 3)))
 
+    def set_budget(self) -> None:
+        """A sequence gets a budget of hbm blocks, or another one, or is brought there first; not one of several
+        chains, and none that has lost blocks gets one by which it would not."""
+        worker = self._someone(lambda worker: bool(worker.sequences))
+        if not worker:
+            return
+        name, sinks = self.random.choice(sorted(worker.sequences)), self.random.randrange(2)
+        if name not in worker.budgeted and self.random.random() < 0.5:
+            self.do(Readmit(worker.sequences[name].ids(), Tier.HBM))
+            return
+        budget = Budget(1 + sinks + self.random.randrange(3), 1, sinks, self.random.random() < 0.5)
+        with suppress(InvalidInput, Refused):
+            self.do(SetBudget(worker.session, name, budget))
+            worker.budgeted.add(name)
+
     def look_up(self) -> None:
         """What a lookup knows, an acquire right after it does not miss; what it does not, none leases."""
         worker = self._someone()
@@ -361,13 +379,15 @@ class Simulation:
         worker = self._someone(lambda worker: len(worker.slots) < 12)
         if not worker:
             return
-        sequence = self.random.choice(["", *sorted(worker.sequences)])
+        budgeted = sorted(worker.budgeted & worker.sequences.keys())
+        sequence = self.random.choice(["", *sorted(worker.sequences), *4 * budgeted])
         prompt = worker.sequences[sequence] if sequence else self._prompt()
         start = self.random.randrange(len(prompt.chain)) if self.random.random() < 0.3 else 0
         end = self.random.randint(start + 1, len(prompt.chain))
         part = Prompt(prompt.kind, prompt.chain[start:end])
+        tier = Tier.HBM if sequence in worker.budgeted else self._arena()
         command = Reserve(
-            worker.session, prompt.ids(start, end), prompt.kind.block_bytes, self._arena(), sequence,
+            worker.session, prompt.ids(start, end), prompt.kind.block_bytes, tier, sequence,
             priority=self.random.choice(list(Priority)),
         )
         self._reserve(worker, part, command)
@@ -432,7 +452,8 @@ class Simulation:
         checksums = np.array([checksum_of(identity) for identity in prompt.chain], np.uint64)
         reply = self.do(Store(
             worker.session, prompt.ids(), size, generations, checksums, tier,
-            self.random.choice(["", *sorted(worker.sequences)]), self.random.choice(list(Priority)),
+            self.random.choice(["", *sorted({*worker.sequences} - worker.budgeted)]),
+            self.random.choice(list(Priority)),
         ))
         assert isinstance(reply, StoreReply)
         for ahead, outcome in zip(used, reply.outcomes.tolist(), strict=True):

@@ -52,6 +52,8 @@ class Worker:
     stock: list[Ahead] = field(default_factory=list)
     leases: dict[int, list[Hold]] = field(default_factory=dict)
     sequences: dict[str, Prompt] = field(default_factory=dict)
+    budgeted: set[str] = field(default_factory=set)
+    """Those that have a budget, or had one."""
     waiting: list[Waiting] = field(default_factory=list)
     names: int = 0
 
