@@ -127,15 +127,16 @@ class SpillStore(Protocol):
         ...
 
     def put_all(
-        self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float
+        self, blocks: Iterable[tuple[StoredBlock, U8Array]], deadline_s: float
     ) -> Iterator[tuple[int, bool | Exception]]:
         """`put` of several blocks: the place of each in `blocks`, with what it returns or would have raised, as
-        soon as it is known. Each has the deadline from the end of the one before it."""
+        soon as it is known. Each has the deadline from the end of the one before it. They are drawn when they can
+        be begun, so more may come meanwhile, and what is drawn is answered."""
         return _one_by_one(lambda pair: self.put(*pair, deadline_s), blocks)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock: ...
 
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
+    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
         """`get` of several blocks, as `put_all`."""
         return _one_by_one(lambda one: self.get(*one, deadline_s), wanted)
 

@@ -184,6 +184,23 @@ def test_what_came_before_the_end(proxy: RedisProxy, store: RedisSpillStore) -> 
     assert np.array_equal(wanted[0].out, payload_of(0, BIG))
 
 
+def test_blocks_are_drawn_when_they_can_be_begun(store: RedisSpillStore) -> None:
+    """A call draws no more blocks than it has under way, and one; each that it draws is answered."""
+    wanted = stored(store, 5)
+    drawn: list[int] = []
+
+    def supply() -> Iterator[Wanted]:
+        for number, one in enumerate(wanted):
+            drawn.append(number)
+            yield one
+
+    answers = store.get_all(supply(), 5.0)
+    found = dict([next(answers)])
+    assert drawn == [0, 1, 2]
+    found.update(answers)
+    assert [type(found[n]) for n in range(5)] == [StoredBlock] * 5
+
+
 def test_pool_exhausted(proxy: RedisProxy) -> None:
     """A block that finds every connection lent waits no longer than its deadline and says what it waited for."""
     store = new_store(proxy.url, pool_size=1)

@@ -6,9 +6,10 @@ was sent to the wrong server is sent again to the right one, within its deadline
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeAlias, TypeVar
 
 from tierd.adapters.redis_faults import FAILURES, fault_of, in_our_words, spill_error
@@ -24,6 +25,8 @@ PIPELINE_MAX = 1024
 PORTION_BYTES_MAX = 2 << 20
 """Values that are sent, or asked for, before the replies to those before are read: so that the server always has
 something to do, and never much to remember. A larger value is one portion."""
+PORTION_COMMANDS_MAX = 16
+"""After a failure two portions at most are exchanged one by one."""
 KEY_PLACES = {b"MEMORY": 2}
 """Where the key stands in a small command, if not behind its first word."""
 TURNS_MAX = 5
@@ -64,23 +67,53 @@ class RedisClient:
         return str(self._url)
 
     def exchange_all(
-        self, exchanges: Mapping[int, Exchange[T]], deadline: Deadline
+        self, exchanges: Iterable[Exchange[T]], deadline: Deadline
     ) -> Iterator[tuple[int, T | Exception]]:
-        """What was heard of each, or why nothing was, as soon as it is known; each answer renews the deadline.
-        Servers are talked to one after the other; what they left unanswered is exchanged by itself."""
-        left = dict(exchanges)
-        if len(exchanges) > 1:
-            with suppress(SpillError):
-                for pool, part in self._by_pool(exchanges, deadline).items():
-                    for n, answer in self._pipeline(pool, part, deadline):
-                        del left[n]
-                        yield n, answer
-                        deadline.renew()
-        for n, one in left.items():
-            answer = attempt(self.exchange, one, deadline)
+        """What was heard of each, or why nothing was, as soon as it is known; each answer renews the deadline. They
+        are drawn as they can be begun. After a failure those left unanswered, and what still comes, are exchanged
+        one by one, until a server is down."""
+        coming = enumerate(exchanges)
+        drawn: dict[int, Exchange[T]] = {}
+        for n, answer in self._stream(coming, drawn, deadline):
+            del drawn[n]
             yield n, answer
-            if not isinstance(answer, SpillDown):
+            deadline.renew()
+        down: SpillDown | None = None
+        for n, one in chain(drawn.items(), coming):
+            answer = attempt(self.exchange, one, deadline) if down is None else down
+            yield n, answer
+            if isinstance(answer, SpillDown):
+                down = answer
+            else:
                 deadline.renew()
+
+    def _stream(
+        self, coming: Iterator[tuple[int, Exchange[T]]], drawn: dict[int, Exchange[T]], deadline: Deadline
+    ) -> Iterator[tuple[int, T | Exception]]:
+        """The answers that come, while the next commands are under way, by one connection to each server: none
+        after a failure, or a reply that was not read to its end. Nothing more is sent once another server is to be
+        asked for something. What was taken of `coming` is put into `drawn`."""
+        wires: dict[RedisPool, Wire] = {}
+        under_way: dict[RedisPool, dict[int, Exchange[T]]] = {}
+        astray = False
+        with suppress(*FAILURES, SpillError), ExitStack() as lent:
+            for portion in chain(_portions(coming, drawn), ({},)):
+                parts = {} if astray else self._by_pool(portion, deadline)
+                for pool, part in parts.items():
+                    if pool not in wires:
+                        wires[pool] = lent.enter_context(pool.borrow(deadline))
+                    request = [buffer for one in part.values() for buffer in one.request]
+                    wires[pool].send(request, deadline, commands=len(part))
+                for pool, part in under_way.items():
+                    for n, one in part.items():
+                        answer = self._heard(one, wires[pool], pool)
+                        if answer is None:
+                            astray = True
+                        else:
+                            yield n, answer
+                if astray and not parts:
+                    return
+                under_way = parts
 
     def _by_pool(
         self, exchanges: Mapping[int, Exchange[T]], deadline: Deadline
@@ -89,22 +122,6 @@ class RedisClient:
         for n, one in exchanges.items():
             found.setdefault(self._place(one.key, deadline).pool, {})[n] = one
         return found
-
-    def _pipeline(
-        self, pool: RedisPool, exchanges: Mapping[int, Exchange[T]], deadline: Deadline
-    ) -> Iterator[tuple[int, T | Exception]]:
-        """The answers that come, while the next commands are under way: none after a failure, or a reply that was
-        not read to its end."""
-        with suppress(*FAILURES), pool.borrow(deadline) as wire:
-            under_way: list[int] = []
-            for numbers in (*_portions(exchanges), []):
-                request = [buffer for n in numbers for buffer in exchanges[n].request]
-                wire.send(request, deadline, commands=len(numbers))
-                for n in under_way:
-                    answer = self._heard(exchanges[n], wire, pool)
-                    if answer is not None:
-                        yield n, answer
-                under_way = numbers
 
     def _heard(self, exchange: Exchange[T], wire: Wire, pool: RedisPool) -> T | Exception | None:
         """None for what another server is to be asked for."""
@@ -210,15 +227,19 @@ def _key_of(words: Words) -> bytes:
     return words[KEY_PLACES.get(words[0], 1)]
 
 
-def _portions(exchanges: Mapping[int, Exchange[T]]) -> Iterator[list[int]]:
-    """Their numbers, in portions of PORTION_BYTES_MAX, or of one value that is larger."""
-    portion: list[int] = []
+def _portions(
+    coming: Iterator[tuple[int, Exchange[T]]], drawn: dict[int, Exchange[T]]
+) -> Iterator[dict[int, Exchange[T]]]:
+    """What comes, in portions of PORTION_BYTES_MAX, or of one value that is larger; also put into `drawn`."""
+    portion: dict[int, Exchange[T]] = {}
     portion_bytes = 0
-    for n, one in exchanges.items():
-        if portion and portion_bytes + one.value_bytes > PORTION_BYTES_MAX:
+    for n, one in coming:
+        drawn[n] = one
+        over = portion_bytes + one.value_bytes > PORTION_BYTES_MAX or len(portion) == PORTION_COMMANDS_MAX
+        if portion and over:
             yield portion
-            portion, portion_bytes = [], 0
-        portion.append(n)
+            portion, portion_bytes = {}, 0
+        portion[n] = one
         portion_bytes += one.value_bytes
     yield portion
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TypeVar
 
 from tierd.adapters.envelope import (
@@ -31,6 +32,8 @@ T = TypeVar("T")
 MARKER_BYTES = 16
 EPOCH_BYTES = 8
 LOOK_COMMANDS = 3
+LOOKED_FOR_MAX = 16
+"""Blocks that a put looks for at a time, before it stores those that are not there."""
 SMALL_CONNECTIONS = 8
 """More to each server, for what carries no payload, so that no probe and no look waits until a block is through:
 one for the probe, two for looks, one for statistics, four for the movers' threads."""
@@ -72,22 +75,18 @@ class RedisSpillStore:
         return f"RedisSpillStore({self._redis}, prefix {self._prefix.decode()})"
 
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
-        return _the_only(self.put_all([(block, payload)], deadline_s))
+        if self.shared:
+            return _the_only(self.put_all([(block, payload)], deadline_s))
+        deadline = Deadline(deadline_s)
+        return self._redis.exchange(self._set(block, payload, deadline), deadline)
 
     def put_all(
-        self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float
+        self, blocks: Iterable[tuple[StoredBlock, U8Array]], deadline_s: float
     ) -> Iterator[tuple[int, bool | Exception]]:
         deadline = Deadline(deadline_s)
-        sets = {n: self._set(block, payload, deadline) for n, (block, payload) in enumerate(blocks)}
         if self.shared:
-            there = attempt(self._there, [block for block, _ in blocks], deadline)
-            if isinstance(there, Exception):
-                yield from dict.fromkeys(sets, there).items()
-                return
-            for n, found in there.items():
-                del sets[n]
-                yield n, found.own
-        yield from self._redis.exchange_all(sets, deadline)
+            return self._put_what_is_not_there(blocks, deadline)
+        return self._redis.exchange_all((self._set(*one, deadline) for one in blocks), deadline)
 
     def look(
         self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float
@@ -102,11 +101,12 @@ class RedisSpillStore:
         self._run([_statistics_command(key, record) for key, record in pairs], deadline)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
-        return _the_only(self.get_all([Wanted(fingerprint, identity, out)], deadline_s))
-
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
         deadline = Deadline(deadline_s)
-        return self._redis.exchange_all({n: self._get(one, deadline) for n, one in enumerate(wanted)}, deadline)
+        return self._redis.exchange(self._get(Wanted(fingerprint, identity, out), deadline), deadline)
+
+    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
+        deadline = Deadline(deadline_s)
+        return self._redis.exchange_all((self._get(one, deadline) for one in wanted), deadline)
 
     def footprints(self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float) -> list[int | None]:
         keys = [self._key(fingerprint, identity) for identity in identities]
@@ -190,11 +190,28 @@ class RedisSpillStore:
             raise spill_error(self._redis, answer) from answer
         return answer
 
-    def _there(self, blocks: Sequence[StoredBlock], deadline: Deadline) -> dict[int, StoredBlock]:
+    def _put_what_is_not_there(
+        self, blocks: Iterable[tuple[StoredBlock, U8Array]], deadline: Deadline
+    ) -> Iterator[tuple[int, bool | Exception]]:
+        """`put_all`, each LOOKED_FOR_MAX blocks looked for together before."""
+        coming = enumerate(blocks)
+        while some := dict(islice(coming, LOOKED_FOR_MAX)):
+            there = attempt(self._there, {n: block for n, (block, _) in some.items()}, deadline)
+            if isinstance(there, Exception):
+                yield from dict.fromkeys(some, there).items()
+                continue
+            yield from ((n, found.own) for n, found in there.items())
+            deadline.renew()
+            absent = [n for n in some if n not in there]
+            sets = [self._set(*some[n], deadline) for n in absent]
+            for place, answer in self._redis.exchange_all(sets, deadline):
+                yield absent[place], answer
+
+    def _there(self, blocks: Mapping[int, StoredBlock], deadline: Deadline) -> dict[int, StoredBlock]:
         """Which of these blocks are stored already, with the same content; the newer statistics stay."""
-        looked = self._look([(block.fingerprint, block.identity) for block in blocks], deadline)
+        looked = self._look([(block.fingerprint, block.identity) for block in blocks.values()], deadline)
         there = {
-            n: found for n, (found, block) in enumerate(zip(looked, blocks, strict=True))
+            n: found for (n, block), found in zip(blocks.items(), looked, strict=True)
             if found is not None and (found.size, found.checksum) == (block.size, block.checksum)
         }
         newer = [blocks[n] for n, found in there.items() if found.record.wall < blocks[n].record.wall]

@@ -21,12 +21,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ParamSpec, TypeVar
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import structlog
 import xxhash
 
+from tierd.app.supply import Supply
 from tierd.core.errors import (
     BlockDamaged,
     BlockVanished,
@@ -37,12 +39,12 @@ from tierd.core.errors import (
     Unavailable,
 )
 from tierd.core.messages import BlockView, CopyView, Move, MoveResult, Record, Tier
-from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock, Wanted
+from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock, Wanted, attempt
 from tierd_client.format import U8Array
 
 log = structlog.get_logger(__name__)
 
-P = ParamSpec("P")
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -102,14 +104,20 @@ class Carrier:
     op_timeout_s: float
     lent: LentStore | None = None
 
-    def carry(self, moves: Sequence[Move]) -> Iterator[MoveResult]:
+    def carry(self, moves: Iterable[Move]) -> Iterator[MoveResult]:
         """Carries out moves, of which all, or none, go into the spill tier, and the same with those out of it: they
-        make one call of the store. The result of each is there as soon as it has ended. Never raises."""
-        if moves[0].target is Tier.SPILL:
-            return self._demote(moves)
-        if moves[0].source is Tier.SPILL:
-            return self._promote(moves)
-        return (self._result(move, _caught(self._copy, move)) for move in moves)
+        make one call of the store, which draws them as it can begin them. The result of each is there as soon as it
+        has ended. Never raises."""
+        coming = iter(moves)
+        first = next(coming, None)
+        if first is None:
+            return iter(())
+        coming = chain((first,), coming)
+        if first.target is Tier.SPILL:
+            return self._demote(coming)
+        if first.source is Tier.SPILL:
+            return self._promote(coming)
+        return (self._result(move, attempt(self._copy, move)) for move in coming)
 
     def read(self, tier: Tier, address: int, size: int) -> U8Array:
         """A private copy of a block in an arena."""
@@ -240,13 +248,11 @@ class Carrier:
         self.arena(move.source).read(move.source_address, out)
         return _checked(move, out)
 
-    def _demote(self, moves: Sequence[Move]) -> Iterator[MoveResult]:
-        given, failed = self._prepared(self._to_store, moves)
-        yield from failed
-        blocks = [block for _, block in given]
-        for n, own in self._guarded(lambda: self._store().put_all(blocks, self.op_timeout_s), len(blocks)):
-            move, (block, _) = given[n]
-            yield self._result(move, own if isinstance(own, Exception) else block.checksum, found=own is False)
+    def _demote(self, moves: Iterator[Move]) -> Iterator[MoveResult]:
+        supply = Supply(moves, self._to_store)
+        for move, given, own in self._answers(supply, lambda: self._store().put_all(supply, self.op_timeout_s)):
+            yield self._result(move, own if isinstance(own, Exception) else given[0].checksum, found=own is False)
+        yield from (self._result(move, error) for move, error in supply.unprepared)
 
     def _to_store(self, move: Move) -> tuple[StoredBlock, U8Array]:
         """What the store gets of a move; the bytes of an engine's page get their checksum here."""
@@ -258,13 +264,11 @@ class Carrier:
         )
         return block, payload
 
-    def _promote(self, moves: Sequence[Move]) -> Iterator[MoveResult]:
-        given, failed = self._prepared(self._wanted, moves)
-        yield from failed
-        wanted = [one for _, one in given]
-        for n, stored in self._guarded(lambda: self._store().get_all(wanted, self.op_timeout_s), len(wanted)):
-            move, one = given[n]
-            yield self._result(move, _caught(self._take, move, one.out, stored))
+    def _promote(self, moves: Iterator[Move]) -> Iterator[MoveResult]:
+        supply = Supply(moves, self._wanted)
+        for move, given, stored in self._answers(supply, lambda: self._store().get_all(supply, self.op_timeout_s)):
+            yield self._result(move, attempt(self._take, move, given.out, stored))
+        yield from (self._result(move, error) for move, error in supply.unprepared)
 
     def _wanted(self, move: Move) -> Wanted:
         """In place where it can be."""
@@ -283,29 +287,20 @@ class Carrier:
             target.write(move.target_address, out)
         return move.checksum
 
-    def _prepared(
-        self, prepare: Callable[[Move], T], moves: Sequence[Move]
-    ) -> tuple[list[tuple[Move, T]], list[MoveResult]]:
-        """Moves with what was prepared for them, and the results of those for which that failed."""
-        outcomes = [(move, _caught(prepare, move)) for move in moves]
-        given = [(move, one) for move, one in outcomes if not isinstance(one, Exception)]
-        return given, [self._result(move, one) for move, one in outcomes if isinstance(one, Exception)]
-
-    def _guarded(
-        self, call: Callable[[], Iterable[tuple[int, T | Exception]]], count: int
-    ) -> Iterator[tuple[int, T | Exception]]:
+    def _answers(
+        self, supply: Supply[A], call: Callable[[], Iterable[tuple[int, T | Exception]]]
+    ) -> Iterator[tuple[Move, A, T | Exception]]:
         """The answers of a call with the whole deadline, behind the gate, which they shut when the store is down;
         where it raises, that is the answer to all that it left open."""
-        left = set(range(count))
         try:
             ticket = self.gate.enter()
             for n, answer in call():
-                left.discard(n)
                 if isinstance(answer, SpillDown):
                     self.gate.found_down(ticket, str(answer))
-                yield n, answer
+                yield *supply.answered(n), answer
         except Exception as error:
-            yield from dict.fromkeys(left, error).items()
+            for move, given in supply.left_open():
+                yield move, given, error
 
     def _fetch(self, namespace: int, identity: bytes, out: U8Array, timeout_s: float) -> StoredBlock:
         ticket = self.gate.enter()
@@ -320,13 +315,6 @@ class Carrier:
         if self.spill is None:
             raise SpillDown("the spill tier is off")
         return self.spill
-
-
-def _caught(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Exception:
-    try:
-        return call(*arguments, **named)
-    except Exception as error:
-        return error
 
 
 def _checked(move: Move, data: U8Array) -> U8Array:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tierd.core.messages import Move
 
 
 class Lane:
-    """Moves are pushed by the loop and carried out on the pool, alone or several of one direction at once.
+    """Moves are pushed by the loop and carried out on the pool, each time one or a stream of one direction.
 
-    Of several threads one is kept for urgent moves: others, however slow, never have them all. Whatever waits is
-    shared out evenly, so that no thread takes at once what others could carry. Each job of the pool carries out
-    one batch and goes to the end of the pool's queue while there is more, so that other calls have their turn.
+    Of several threads one is kept for urgent moves: others, however slow, never have them all. A stream draws its
+    next move when it can begin it, and leaves one for each thread that is free. It ends when nothing is left,
+    when it has lasted for its time, so that other calls of the pool have their turn, and for moves that are not
+    urgent as soon as one that is waits.
     """
 
     def __init__(
-        self, name: str, threads: int, carry: Callable[[Sequence[Move]], None], batch_moves: int = 1,
-        batch_bytes: int = 0,
+        self, name: str, threads: int, carry: Callable[[Iterator[Move]], None], stream_s: float = 0.0
     ) -> None:
-        """`carry` gets at most `batch_moves` moves, several only within `batch_bytes`."""
+        """`carry` draws at least one move and carries out what it draws, which may go on for `stream_s`."""
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"tierd-{name}")
         self._threads = threads
         self._carry = carry
-        self._batch_moves, self._batch_bytes = batch_moves, batch_bytes
+        self._stream_s = stream_s
         self._urgent: deque[Move] = deque()
         self._later: deque[Move] = deque()
+        self._free = threads
         self._later_room = max(1, threads - 1)
         self._lock = threading.Lock()
 
@@ -55,26 +57,30 @@ class Lane:
     def _work(self) -> None:
         with self._lock:
             urgent = bool(self._urgent)
-            moves = self._batch(self._urgent) if urgent else self._batch(self._later) if self._later_room else []
-            self._later_room -= bool(moves) and not urgent
-        if not moves:
-            return  # whoever has the room for later moves goes on with them
+            if not urgent and not (self._later and self._later_room):
+                return  # whoever has the room for later moves goes on with them
+            first = (self._urgent if urgent else self._later).popleft()
+            self._free -= 1
+            self._later_room -= not urgent
         try:
-            self._carry(moves)
+            self._carry(self._stream(first, urgent))
         finally:
             with self._lock:
+                self._free += 1
                 self._later_room += not urgent
                 left = self.waiting
             if left:
                 self.pool.submit(self._work)
 
-    def _batch(self, queue: deque[Move]) -> list[Move]:
-        if not queue:
-            return []
-        count = min(self._batch_moves, -(-len(queue) // self._threads))
-        moves = [queue.popleft()]
-        left = self._batch_bytes - moves[0].size
-        while queue and len(moves) < count and queue[0].size <= left:
-            left -= queue[0].size
-            moves.append(queue.popleft())
-        return moves
+    def _stream(self, first: Move, urgent: bool) -> Iterator[Move]:
+        ends = time.monotonic() + self._stream_s
+        move: Move | None = first
+        while move is not None:
+            yield move
+            move = self._next(urgent) if time.monotonic() < ends else None
+
+    def _next(self, urgent: bool) -> Move | None:
+        with self._lock:
+            queue, free = (self._urgent, self._free) if urgent else (self._later, self._later_room)
+            may = len(queue) > free and (urgent or not self._urgent)
+            return queue.popleft() if may else None

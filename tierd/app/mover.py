@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -34,10 +34,9 @@ T = TypeVar("T")
 MOVES_ACCEPTED_MAX = 100_000
 """Moves waiting or under way; another one is answered as failed at once."""
 
-BATCH_MOVES_MAX = 16
-BATCH_BYTES_MAX = 16 << 20
-"""Moves that make one call of the spill store, which has the next under way while one ends. Not more: what is taken
-by one thread is not carried out by another, and loads wait until it is through where there is one thread only."""
+STREAM_S = 0.05
+"""How long a thread goes on drawing moves for one call of the spill store, which has the next under way while one
+ends: a new call begins with nothing under way, and costs about a millisecond."""
 
 UNLINKS_POLL_S = 0.005
 """How often is looked whether what a Clear removed is deleted: 512 deletes take a millisecond or more."""
@@ -77,7 +76,7 @@ class Mover:
         self._copies = Lane("copy", threads, self._carry)
         self._devices = Lane("device", threads, self._carry)
         spill_threads = spill_threads or threads
-        self._spills = Lane("spill", spill_threads, self._carry, BATCH_MOVES_MAX, BATCH_BYTES_MAX)
+        self._spills = Lane("spill", spill_threads, self._carry, STREAM_S)
         self._fences = Fences(lent, fence_timeout_s, self._push, self._answer) if lent else None
         self._abandoned: set[int] = set()
         """Moves that are answered instead of being begun."""
@@ -271,19 +270,23 @@ class Mover:
         if self._fences is not None:
             self._fences.abandon(effect.ops, Cause.WITHDRAWN)
 
-    def _carry(self, moves: Sequence[Move]) -> None:
+    def _carry(self, moves: Iterator[Move]) -> None:
         """Each is said to have taken the time since the one before it ended."""
-        abandoned = [move for move in moves if move.op in self._abandoned]
-        for move in abandoned:
-            self._answer(MoveResult(move.op, ok=False, reason="withdrawn"), move, Cause.WITHDRAWN)
-        left = {move.op: move for move in moves if move not in abandoned}
-        if not left:
-            return
+        begun: dict[int, Move] = {}
         began = time.monotonic()
-        for result in self._carrier.carry(list(left.values())):
-            ended = time.monotonic()
-            self._answer(result, left[result.op], None if result.ok else cause_of(result), ended - began)
+        for result in self._carrier.carry(self._begun(moves, begun)):
+            ended, move = time.monotonic(), begun.pop(result.op)
+            self._answer(result, move, None if result.ok else cause_of(result), ended - began)
             began = ended
+
+    def _begun(self, moves: Iterator[Move], begun: dict[int, Move]) -> Iterator[Move]:
+        """Those that were not abandoned, by their numbers in `begun` as well."""
+        for move in moves:
+            if move.op in self._abandoned:
+                self._answer(MoveResult(move.op, ok=False, reason="withdrawn"), move, Cause.WITHDRAWN)
+            else:
+                begun[move.op] = move
+                yield move
 
     def _answer(self, result: MoveResult, move: Move, cause: Cause | None, took_s: float = 0.0) -> None:
         self._outbox.put(_Ended(result, move, cause, took_s), _is_awaited(move))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tierd.core.errors import SpillDown
 from tierd.core.messages import Record
@@ -37,14 +37,14 @@ class SpillSlot:
         return self._current().put(block, payload, deadline_s)
 
     def put_all(
-        self, blocks: Sequence[tuple[StoredBlock, U8Array]], deadline_s: float
+        self, blocks: Iterable[tuple[StoredBlock, U8Array]], deadline_s: float
     ) -> Iterator[tuple[int, bool | Exception]]:
         return self._current().put_all(blocks, deadline_s)
 
     def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
         return self._current().get(fingerprint, identity, out, deadline_s)
 
-    def get_all(self, wanted: Sequence[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
+    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
         return self._current().get_all(wanted, deadline_s)
 
     def look(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
 from app_moves import DEADLINE_S, block, move
 
 from tierd.app.lanes import Lane
 from tierd.core.messages import Move, Tier
 
-MIB = 1 << 20
+STREAM_S = 60.0
 
 
 def moves(*sizes: int) -> list[Move]:
@@ -21,28 +20,31 @@ def moves(*sizes: int) -> list[Move]:
 
 
 class Carried:
-    """What a lane carried, in batches; each waits for `go_on`."""
+    """What a lane carried, by streams; before a stream draws again, and at its end, it waits for `go_on`."""
 
     def __init__(self, count: int) -> None:
-        self.batches: list[list[int]] = []
+        self.streams: list[list[int]] = []
         self.go_on = threading.Semaphore(0)
         self._left = count
-        self._began = threading.Condition()
+        self._drawn = threading.Condition()
         self.all_done = threading.Event()
 
-    def carry(self, some: Sequence[Move]) -> None:
-        with self._began:
-            self.batches.append([one.op for one in some])
-            self._began.notify_all()
-        self.go_on.acquire(timeout=DEADLINE_S)
-        with self._began:
-            self._left -= len(some)
-            if not self._left:
-                self.all_done.set()
+    def carry(self, some: Iterator[Move]) -> None:
+        stream: list[int] = []
+        for one in some:
+            with self._drawn:
+                if not stream:
+                    self.streams.append(stream)
+                stream.append(one.op)
+                self._left -= 1
+                self._drawn.notify_all()
+            self.go_on.acquire(timeout=DEADLINE_S)
+        if not self._left:
+            self.all_done.set()
 
-    def begun(self, batches: int) -> bool:
-        with self._began:
-            return self._began.wait_for(lambda: len(self.batches) >= batches, DEADLINE_S)
+    def begun(self, streams: int) -> bool:
+        with self._drawn:
+            return self._drawn.wait_for(lambda: len(self.streams) >= streams, DEADLINE_S)
 
     def end(self, lane: Lane) -> None:
         self.go_on.release(100)
@@ -58,29 +60,48 @@ def test_slow_moves_leave_a_thread_for_urgent_ones() -> None:
     assert carried.begun(2)
     lane.push([replace(moves(4096)[0], op=100)], urgent=True)
     assert carried.begun(3)
-    assert carried.batches[2] == [100]
+    assert carried.streams[2] == [100]
     carried.end(lane)
-    assert sorted(op for batch in carried.batches for op in batch) == [*range(8), 100]
+    assert sorted(op for stream in carried.streams for op in stream) == [*range(8), 100]
 
 
-@pytest.mark.parametrize(("sizes", "first"), [
-    ([MIB // 8] * 6, [0, 1, 2, 3]), ([MIB] * 6, [0, 1]), ([3 * MIB] * 2, [0]), ([4096, 3 * MIB], [0]),
-])
-def test_small_moves_go_together(sizes: list[int], first: list[int]) -> None:
-    """Moves are carried out in their order, as many at once as their number and their bytes allow."""
-    carried = Carried(len(sizes))
-    lane = Lane("test", 1, carried.carry, batch_moves=4, batch_bytes=2 * MIB)
-    lane.push(moves(*sizes), urgent=False)
+def test_a_stream_draws_what_comes_later() -> None:
+    """What is pushed while a stream lasts is carried by it, in the order of pushing."""
+    carried = Carried(6)
+    lane = Lane("test", 1, carried.carry, STREAM_S)
+    given = moves(*[4096] * 6)
+    lane.push(given[:2], urgent=False)
     assert carried.begun(1)
-    assert carried.batches[0] == first
+    lane.push(given[2:], urgent=False)
     carried.end(lane)
-    assert [op for batch in carried.batches for op in batch] == list(range(len(sizes)))
+    assert carried.streams == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_a_stream_ends_with_its_time() -> None:
+    """A stream that may last no time carries one move, and the next one begins with the next."""
+    carried = Carried(3)
+    lane = Lane("test", 1, carried.carry)
+    lane.push(moves(*[4096] * 3), urgent=True)
+    carried.end(lane)
+    assert carried.streams == [[0], [1], [2]]
+
+
+def test_a_stream_ends_for_urgent_moves() -> None:
+    """On the only thread a move that somebody waits for comes after no more than the one that is under way."""
+    carried = Carried(4)
+    lane = Lane("test", 1, carried.carry, STREAM_S)
+    lane.push(moves(*[4096] * 3), urgent=False)
+    assert carried.begun(1)
+    lane.push([replace(moves(4096)[0], op=100)], urgent=True)
+    carried.end(lane)
+    assert carried.streams == [[0], [100], [1, 2]]
 
 
 def test_moves_are_shared_out_between_threads() -> None:
-    """A thread takes no move along that another one could carry."""
+    """A stream leaves one move for each thread that is free to carry it."""
     carried = Carried(4)
-    lane = Lane("test", 4, carried.carry, batch_moves=4, batch_bytes=2 * MIB)
+    lane = Lane("test", 4, carried.carry, STREAM_S)
+    carried.go_on.release(100)
     lane.push(moves(*[4096] * 4), urgent=True)
     assert carried.begun(4)
     carried.end(lane)
