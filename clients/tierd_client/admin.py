@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TierOccupancy:
-    """One tier at one instant: free + used + reserved + quarantined = capacity, in bytes of slots."""
+    """One tier at one instant: free + used + reserved + quarantined = capacity, in bytes of slots. `stocked_bytes`,
+    of slots that sessions hold ahead, is a part of `reserved_bytes`."""
 
     tier: Tier
     capacity_bytes: int

@@ -21,14 +21,15 @@ from tierd_client.routine import Routine, run
 FAILED_MAX = 65_536
 """Identities that a report names; of more it has the number."""
 
-_DONE = (PutOutcome.STORED, PutOutcome.EXISTS)
+_NO_FAILURE = (PutOutcome.STORED, PutOutcome.EXISTS, PutOutcome.DUPLICATE)
+"""A duplicate is named by the outcome of the first of its call."""
 
 
 @dataclass(slots=True)
 class Flushed:
-    """What became of queued blocks since the last flush. `failed`: identity and outcome of those that were neither
-    stored nor there before: PENDING where the daemon was lost before it was told, DUPLICATE of one that a call
-    named twice, whose first may be stored; `errors`: why, in words."""
+    """What became of queued blocks since the last flush. `outcomes` counts all. `failed`: identity and outcome of
+    those that were neither stored nor there before, once for each call that named them: PENDING where the daemon
+    was lost before it was told. `errors`: why, in words."""
 
     outcomes: Counter[PutOutcome] = field(default_factory=Counter)
     failed: list[tuple[bytes, PutOutcome]] = field(default_factory=list)
@@ -94,7 +95,7 @@ class Committer:
         with self._changed:
             report = self._report
             report.outcomes.update(outcomes)
-            failed = [pair for pair in zip(put.identities(), outcomes, strict=True) if pair[1] not in _DONE]
+            failed = [pair for pair in zip(put.identities(), outcomes, strict=True) if pair[1] not in _NO_FAILURE]
             report.failed += failed[: FAILED_MAX - len(report.failed)]
             if error and len(report.errors) < FAILED_MAX:
                 report.errors.append(error)

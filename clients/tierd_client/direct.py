@@ -221,16 +221,18 @@ class Reports:
         left = deque((key, part) for key, counts in taken for part in _rounds(counts, once=bool(key[2])))
         try:
             while left:
-                await self._tell(*left.popleft())
+                await self._tell(*left.popleft(), last=not left)
         finally:
             for key, part in left:  # an interrupt, or a task that is cancelled: the next report tells of these
                 self._keep(key, part, NO_HITS)
 
-    async def _tell(self, key: Key, part: dict[bytes, int]) -> None:
-        """One report. Nobody knows whether the daemon has heard what was interrupted: it is not told twice."""
+    async def _tell(self, key: Key, part: dict[bytes, int], *, last: bool) -> None:
+        """One report. Nobody knows whether the daemon has heard what was interrupted: it is not told twice. The
+        `last` one tells of all hits, the others of no more than the accesses that they tell of."""
         namespace, group, name = key
         packed = np.frombuffer(b"".join(part), np.uint8).reshape(-1, IDENTITY_BYTES)
-        ids, hits = Identities(packed, namespace.layout.group_fingerprint(group), group), self._taken_hits()
+        ids = Identities(packed, namespace.layout.group_fingerprint(group), group)
+        hits = self._taken_hits(None if last else sum(part.values()))
         try:
             await report(namespace, ids, None if name else list(part.values()), name, hits)
         except Unavailable:
@@ -251,7 +253,7 @@ class Reports:
             run(self.flush())
 
     def _taken(self, sequence: str | None) -> dict[Key, Counter[bytes]]:
-        """What was noted, each block with how often it was."""
+        """What was noted, each block with how many calls it was by: one that names it twice is one access."""
         with self._lock:
             noted = self._noted
             self._noted = [one for one in noted if sequence is not None and one[0][2] != sequence]
@@ -260,14 +262,19 @@ class Reports:
         for key, packed in noted:
             if sequence is None or key[2] == sequence:
                 starts = range(0, len(packed), IDENTITY_BYTES)
-                taken.setdefault(key, Counter()).update(packed[at : at + IDENTITY_BYTES] for at in starts)
+                named = dict.fromkeys(packed[at : at + IDENTITY_BYTES] for at in starts)
+                taken.setdefault(key, Counter()).update(named.keys())
         return taken
 
-    def _taken_hits(self) -> Hits:
+    def _taken_hits(self, most: int | None) -> Hits:
+        """Up to so many, or all."""
         with self._lock:
-            hits = self._hbm_hits, self._host_hits
-            self._hbm_hits, self._host_hits = NO_HITS
-        return hits
+            left = self._hbm_hits + self._host_hits if most is None else most
+            host = min(self._host_hits, left)
+            hbm = min(self._hbm_hits, left - host)
+            self._hbm_hits -= hbm
+            self._host_hits -= host
+        return hbm, host
 
     def _keep(self, key: Key, counts: dict[bytes, int], hits: Hits) -> None:
         """Until a daemon is there again, as long as there is room and the client is not closing."""
@@ -277,9 +284,10 @@ class Reports:
             if self.full or self._closing.is_set():
                 self.dropped += sum(counts.values())
                 return
-            packed = b"".join(identity * count for identity, count in counts.items())
-            self._noted.append((key, packed))
-            self._size += len(packed)
+            for calls in range(max(counts.values(), default=0)):
+                packed = b"".join(identity for identity, count in counts.items() if count > calls)
+                self._noted.append((key, packed))
+                self._size += len(packed)
 
     def _start(self) -> None:
         with self._lock:

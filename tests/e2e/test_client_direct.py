@@ -16,7 +16,17 @@ import pytest
 from twins import TWINS, client_of
 
 from tierd.testing.serve import ServeProcess, StartDaemon
-from tierd_client import AcquireOutcome, Client, InvalidArgument, Layout, Presence, Tier, Tiers, chain_ids, direct
+from tierd_client import (
+    AcquireOutcome,
+    Client,
+    InvalidArgument,
+    Layout,
+    Presence,
+    Tier,
+    Tiers,
+    chain_ids,
+    direct,
+)
 from tierd_client.session import Session
 
 pytestmark = pytest.mark.skipif(
@@ -170,7 +180,7 @@ class _Stopped(BaseException):
 def test_an_interrupted_report_is_all_that_is_lost(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an interrupt meets under way counts as dropped; what comes after it is told by the next one."""
     ways = [_stored(client) for _ in range(2)]
-    before = [_touches(client, ids) for _, ids, _ in ways]
+    before, hits = [_touches(client, ids) for _, ids, _ in ways], _hits(client)
     for ns, ids, _ in ways:
         ns.get(ids)
 
@@ -185,6 +195,20 @@ def test_an_interrupted_report_is_all_that_is_lost(client: Any, monkeypatch: pyt
     more = [[now - then for now, then in zip(_touches(client, ids), touches, strict=True)]
             for (_, ids, _), touches in zip(ways, before, strict=True)]
     assert more == [[0] * BLOCKS, [1] * BLOCKS]
+    assert _hits(client) == hits + BLOCKS
+
+
+@pytest.mark.parametrize("direct_reads", [True, False])
+def test_an_id_named_twice_in_a_call_is_one_access(server: ServeProcess, direct_reads: bool) -> None:
+    """A block that one call names several times is accessed once, whichever way it is read; two calls are two
+    accesses."""
+    with Client(server.address, direct_reads=direct_reads) as client:
+        ns, ids, _ = _stored(client)
+        before = _touches(client, ids[:2])
+        for _ in range(2):
+            assert all(one is not None for one in ns.get([ids[0], ids[1], ids[0], ids[0]]))
+        client.flush_accesses()
+        assert _touches(client, ids[:2]) == [one + 2 for one in before]
 
 
 def test_hits_of_a_report_that_timed_out_are_not_told_twice(server: ServeProcess, client: Any) -> None:

@@ -97,6 +97,25 @@ def test_a_stock_starves_nobody(daemon: StartDaemon, workers: list[WorkerProcess
             lease.release()
 
 
+def test_a_stopped_holder_keeps_nobody_waiting(daemon: StartDaemon, workers: list[WorkerProcess]) -> None:
+    """Where all but what a stopped process holds ahead is leased, a put is FULL long before its timeout."""
+    server = daemon(host_bytes="1MiB", stock_share=0.5, segment_bytes="1MiB")
+    with Client(server.address) as client:
+        ns = client.namespace(LAYOUT)
+        worker = holder(server.address, workers, puts=1)
+        until(client, lambda tier: tier.stocked_bytes >= 4 * SIZE)
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        data, leases, outcomes = np.zeros((1, SIZE), np.uint8), [], [PutOutcome.STORED]
+        while outcomes == [PutOutcome.STORED]:
+            key = [b"mine-%d" % len(leases)]
+            outcomes = ns.put(key, data, timeout_s=60.0)
+            leases.append(ns.acquire(key))
+        assert outcomes == [PutOutcome.FULL] and len(leases) < 16
+        os.kill(worker.process.pid, signal.SIGCONT)
+        for lease in leases:
+            lease.release()
+
+
 def test_idle_slots_go_back(daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that puts no more holds no slot after a while, though it lives on and has a lease out."""
     monkeypatch.setattr(magazine, "IDLE_S", 0.2)

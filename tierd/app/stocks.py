@@ -35,6 +35,10 @@ class StoreResult:
 
 NOTHING = m.StockReply(np.empty(0, np.uint64), np.empty(0, np.uint64), 0)
 
+RECALLED_WITHIN_S = 1.0
+"""How long a put waits for slots that others hold ahead and were asked for. Who lives gives them back in some
+milliseconds, or has used them; one that is stopped, or hangs, keeps nobody waiting for longer."""
+
 PREPARED_S = 5.0
 """How long slots that were made ready for a session wait for its next Store."""
 
@@ -87,16 +91,20 @@ class Stocks:
 
     async def _stock(self, ask: m.Stock, deadline: float, *, wait: bool) -> m.StockReply:
         """Slots; where some are needed and there is none yet, `wait` for the first."""
-        service = self._service
+        service, loop = self._service, asyncio.get_running_loop()
+        recalled = float("inf")
         while True:
             reply = service.writer.ask(ask, m.StockReply)
             if len(reply.addresses) or not ask.needed or not reply.may_come or not wait:
                 return reply
-            if not reply.waiting:
+            until = deadline
+            if not reply.waiting:  # for what others hold ahead
                 service.sessions.ask_stocks_back()
-            if asyncio.get_running_loop().time() >= deadline:
-                return reply
-            await service.writer.wait(reply.waiting, deadline)
+                recalled = min(recalled, loop.time() + RECALLED_WITHIN_S)
+                until = min(deadline, recalled)
+            if loop.time() >= until:
+                return reply if until == deadline else replace(reply, may_come=False)
+            await service.writer.wait(reply.waiting, until)
             service.sessions.require(ask.session)
 
     def _prepare(self, key: tuple[int, m.Tier, int], ahead: m.Stock) -> None:

@@ -26,7 +26,7 @@ PAGE_SIZE_MAX = 1000
 
 
 def stats(address: Address = None, as_json: AsJson = False) -> None:
-    """Bytes and blocks per tier, at one instant: free + used + reserved + quarantined = capacity."""
+    """Bytes and blocks per tier, at one instant: free + used + reserved + stocked + quarantined = capacity."""
     with connect(address) as client:
         found = client.admin.occupancy()
     if as_json:
@@ -46,10 +46,11 @@ def stats(address: Address = None, as_json: AsJson = False) -> None:
 
 
 def _print_bytes(found: Occupancy) -> None:
-    columns = ["tier", "state", "capacity", "free", "used", "reserved", "quarantined"]
+    columns = ["tier", "state", "capacity", "free", "used", "reserved", "stocked", "quarantined"]
     print_table(columns, [
         (tier.name.lower(), one.state, *map(size, (
-            one.capacity_bytes, one.free_bytes, one.used_bytes, one.reserved_bytes, one.quarantined_bytes,
+            one.capacity_bytes, one.free_bytes, one.used_bytes, one.reserved_bytes - one.stocked_bytes,
+            one.stocked_bytes, one.quarantined_bytes,
         )))
         for tier, one in sorted(found.tiers.items())
     ], left=2)

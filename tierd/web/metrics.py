@@ -87,8 +87,12 @@ def _edge(edge: Edge) -> str:
 
 def _slots(snapshot: Snapshot) -> Samples:
     for one in snapshot.occupancy.tiers:
-        for state in ("free", "used", "reserved", "quarantined"):
-            yield (_name(one.tier), state), getattr(one, f"{state}_bytes")
+        written = one.reserved_bytes - one.stocked_bytes
+        states = {
+            "free": one.free_bytes, "used": one.used_bytes, "reserved": written, "stocked": one.stocked_bytes,
+            "quarantined": one.quarantined_bytes,
+        }
+        yield from (((_name(one.tier), state), taken) for state, taken in states.items())
 
 
 def _namespaces(snapshot: Snapshot) -> Samples:
@@ -125,8 +129,8 @@ def _bytes_in(share: NamespaceShare, tier: Tier) -> int:
 
 METRICS = (
     Metric("tierd_slot_bytes", ("tier", "state"), "Bytes of slots by state: free, used, reserved (being written), "
-           "quarantined (a process of before a restart may still touch them). They add up to the capacity.",
-           _slots),
+           "stocked (held ahead by sessions), quarantined (a process of before a restart may still touch them). "
+           "They add up to the capacity.", _slots),
     Metric("tierd_blocks", ("tier",), "READY copies.", _each_tier(lambda one: one.blocks)),
     Metric("tierd_evictable_blocks", ("tier",), "READY copies that could go now: not pinned, leased or of a "
            "running sequence.", _each_tier(lambda one: one.evictable_blocks)),
