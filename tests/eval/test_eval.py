@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hf_models import llama, prompt
-from transformers import PreTrainedTokenizerFast
+from hf_models import llama, prompt, tokenizer
 from typer.testing import CliRunner
 
 from tierd.cli import app
@@ -95,7 +94,7 @@ def test_the_command_from_model_to_table(tmp_path: Any) -> None:
     """A directory of a model and a text give JSON, Markdown and a plot with a row for each method and budget."""
     directory, text = tmp_path / "model", tmp_path / "text"
     llama(3).save_pretrained(directory)
-    _tokenizer().save_pretrained(directory)
+    tokenizer().save_pretrained(directory)
     text.write_text(" ".join(str(number % 97) for number in range(4000)))
     told = CliRunner().invoke(app, [
         "eval", "--model", str(directory), "--dataset", str(text), "--methods", "streaming,offload",
@@ -122,12 +121,3 @@ def test_bad_arguments_are_named(arguments: list[str], named: str) -> None:
     told = CliRunner().invoke(app, ["eval", *arguments])
     assert told.exit_code != 0
     assert named in str(told.exception)
-
-
-def _tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = {"[UNK]": 0} | {str(number): number + 1 for number in range(400)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
