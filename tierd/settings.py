@@ -203,6 +203,12 @@ class Settings(BaseModel):
         description="How many of the blocks to be evicted next are stored while they are in memory, once little is "
         "free there; 0 is off. Default 64: puts of so many find room without waiting for the spill store.",
     )
+    spill_read_ahead_bytes: Size = Field(
+        64 << 20, ge=0, le=1 << 40,
+        description="How much of a chain, behind the blocks that a request reads, is brought up from the spill "
+        "store before it is asked for: at most 64 blocks, into memory that nobody else needs; 0 is off. Default "
+        "64MiB: some 60 ms of a local server's time.",
+    )
     spill_prefix: str = Field(
         "tierd", pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
         description="First part of every key in the spill store; daemons that share blocks share it.",

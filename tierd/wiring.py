@@ -320,6 +320,7 @@ def _engine_settings(ground: Ground) -> EngineSettings:
         spill_attached=ground.spill.attached, spill_write=settings.spill_write.value,
         spill_bytes_per_s=settings.spill_bytes_per_s, spill_high=settings.spill_high_watermark,
         spill_low=settings.spill_low_watermark, spill_ahead=settings.spill_ahead_blocks,
+        read_ahead_bytes=settings.spill_read_ahead_bytes,
     )
 
 

@@ -88,6 +88,8 @@ class Occupancy:
     prefetches: int
     budgeted_sequences: int
     budgeted_blocks: int
+    read_ahead_used_total: int
+    read_ahead_wasted_total: int
 
 
 @dataclass(frozen=True, slots=True)

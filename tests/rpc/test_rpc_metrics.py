@@ -82,6 +82,7 @@ async def live(d: Daemon, script: Switch, scrapes: list[Scrape]) -> None:
     await exceed(d, session, look)
     await hint(d, session, script, look)
     await find(d, session)
+    await read_ahead(d, session)
     d.engine.state.settings = replace(d.engine.state.settings, spill_write="on_reuse")
     d.engine.state.storing.stored_from = 2
     for seed in range(30, 40):
@@ -140,6 +141,20 @@ async def find(d: Daemon, session: int) -> None:
     d.service.finder = Finder(d.service.writer, d.service.mover, d.service.namespaces, timeout_s=5.0, ttl_s=1.0)
     found = await d.acquire(session, block_ids(11, 98), timeout_ms=5000)
     await d.release(session, found.lease)
+
+
+async def read_ahead(d: Daemon, session: int) -> None:
+    """Two blocks that follow another one come up with it; one is read, the other is not."""
+    chain = block_ids(70, 71, 72, chain=True)
+    await d.store_blocks(session, chain)
+    await d.evict(chain)
+    d.engine.state.settings = replace(d.engine.state.settings, read_ahead_bytes=64 * BLOCK)
+    for seed in (70, 71):
+        reply = await d.acquire(session, block_ids(seed, chain=True), timeout_ms=5000)
+        await d.release(session, reply.lease)
+        await until(lambda: d.service.occupancy().moves_in_flight == 0)
+    await d.evict(block_ids(72))
+    d.engine.state.settings = replace(d.engine.state.settings, read_ahead_bytes=0)
 
 
 async def hang(d: Daemon, script: Switch, look: Callable[[], None]) -> None:

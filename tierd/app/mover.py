@@ -2,8 +2,8 @@
 
 Lanes of threads, because a spill server or a device that hangs must not stop copies in memory: `copy` for host
 memory, streams and checks, `device` for hbm and lent pages, `spill` for everything that talks to the spill
-tier, where loads go before stores (somebody waits for a load). Each accepted move is answered exactly once,
-also at stop. Results reach the loop in batches: one wake-up, however many moves ended.
+tier, where loads go before stores (somebody waits for a load, or soon will). Each accepted move is answered exactly
+once, also at stop. Results reach the loop in batches: one wake-up, however many moves ended.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import structlog
 
 from tierd.app.carrier import Carrier, Check, SpillGate
 from tierd.app.fences import Fences
-from tierd.app.lanes import Lane
+from tierd.app.lanes import Lane, Turn
 from tierd.app.measures import Cause, Measures, cause_of
 from tierd.app.outbox import Outbox
 from tierd.app.unlinks import Unlinks
 from tierd.core.errors import SpillDown, Unavailable
-from tierd.core.messages import Abandon, BlockView, CopyView, Effect, Move, MoveResult, Tier, Unlink
+from tierd.core.messages import Abandon, BlockView, CopyView, Effect, Hurry, Move, MoveResult, Tier, Unlink
 from tierd.ports import ArenaStore, LentStore, SpillStore, StoredBlock
 from tierd_client.format import U8Array
 
@@ -98,16 +99,18 @@ class Mover:
     def submit(self, effects: Sequence[Effect]) -> None:
         """Accepts effects; the answers come by `on_results`, never from inside this call."""
         self._loop = asyncio.get_running_loop()
-        lanes: dict[tuple[Lane, bool], list[Move]] = {}
+        lanes: dict[tuple[Lane, Turn], list[Move]] = {}
         for effect in effects:
             if isinstance(effect, Unlink):
                 self._unlinks.add(effect)
             elif isinstance(effect, Abandon):
                 self._abandon(effect)
+            elif isinstance(effect, Hurry):
+                self._hurry(effect)
             elif self._accept(effect) and not self._waits_for_fence(effect):
                 lanes.setdefault(self._lane_of(effect), []).append(effect)
-        for (lane, urgent), moves in lanes.items():
-            lane.push(moves, urgent)
+        for (lane, turn), moves in lanes.items():
+            lane.push(moves, turn)
         self._unlink_next()
 
     def guard_spill(self, on_down: Callable[[str], None]) -> None:
@@ -244,12 +247,14 @@ class Mover:
             return False
         return not (move.target is Tier.SPILL and self._unlinks.holds(move))
 
-    def _lane_of(self, move: Move) -> tuple[Lane, bool]:
+    def _lane_of(self, move: Move) -> tuple[Lane, Turn]:
         if move.lender or (Tier.HBM in (move.source, move.target) and Tier.SPILL not in (move.source, move.target)):
-            return self._devices, True
+            return self._devices, Turn.AWAITED
         if Tier.SPILL not in (move.source, move.target):
-            return self._copies, True
-        return self._spills, move.source is Tier.SPILL
+            return self._copies, Turn.AWAITED
+        if move.source is not Tier.SPILL:
+            return self._spills, Turn.LATER
+        return self._spills, Turn.AHEAD if move.ahead else Turn.AWAITED
 
     def _arena_lane(self, tier: Tier) -> Lane:
         return self._devices if tier is Tier.HBM else self._copies
@@ -262,13 +267,19 @@ class Mover:
         return True
 
     def _push(self, move: Move) -> None:
-        lane, urgent = self._lane_of(move)
-        lane.push([move], urgent)
+        lane, turn = self._lane_of(move)
+        lane.push([move], turn)
 
     def _abandon(self, effect: Abandon) -> None:
         self._abandoned.update(effect.ops)
         if self._fences is not None:
             self._fences.abandon(effect.ops, Cause.WITHDRAWN)
+
+    def _hurry(self, effect: Hurry) -> None:
+        """Loads that somebody waits for by now; those that are under way end soon."""
+        moves = [replace(move, ahead=False) for move in self._spills.take_ahead(effect.ops)]
+        self._outbox.hurry(len(moves))
+        self._spills.push(moves, Turn.AWAITED)
 
     def _carry(self, moves: Iterator[Move]) -> None:
         """Each is said to have taken the time since the one before it ended."""
@@ -334,7 +345,7 @@ class Mover:
             self._complain(error)
         stores = [move for move in stores if not self._waits_for_fence(move)]
         if stores:
-            self._spills.push(stores, urgent=False)
+            self._spills.push(stores, Turn.LATER)
         self._unlink_next()
 
     def _complain(self, error: BaseException) -> None:
@@ -353,7 +364,7 @@ class Mover:
 
 def _is_awaited(move: Move) -> bool:
     """Whether somebody waits for a move, as a rule: for room is waited as well, but for any."""
-    return move.target is not Tier.SPILL
+    return move.target is not Tier.SPILL and not move.ahead
 
 
 async def outlast(future: asyncio.Future[T]) -> None:

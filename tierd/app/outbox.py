@@ -41,6 +41,12 @@ class Outbox(Generic[T]):
         with self._lock:
             self._expected[urgent] += 1
 
+    def hurry(self, count: int) -> None:
+        """So many that are expected, and not put yet, are urgent by now."""
+        with self._lock:
+            self._expected[False] -= count
+            self._expected[True] += count
+
     def put(self, item: T, urgent: bool) -> None:
         """`urgent`: as it was expected."""
         with self._lock:

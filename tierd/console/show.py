@@ -41,6 +41,7 @@ def stats(address: Address = None, as_json: AsJson = False) -> None:
         f"{found.sequences} sequences, {found.leases} leases, {found.moves_in_flight} moves under way, "
         f"{found.misses_total} misses\n{found.pinned_blocks} blocks pinned, {size(found.pinned_bytes)} of "
         f"{size(found.pinned_bytes_max)} that may be, {found.prefetches} prefetches under way\n"
+        f"{found.read_ahead_used_total} blocks read ahead were used, {found.read_ahead_wasted_total} were not\n"
         f"step {found.step}, policy {found.policy}, up {found.uptime_s:.0f} s"
     )
 

@@ -15,6 +15,7 @@ from tierd.core.arrays import cells, constant, scalars
 from tierd.core.attention import Attention
 from tierd.core.errors import LimitReached
 from tierd.core.hashindex import NO_ROW, HashIndex
+from tierd.core.underway import Ahead
 from tierd_client.format import (
     WORD_BUCKETS,
     WORD_INDEX_EPOCH,
@@ -78,6 +79,9 @@ class Catalog:
         self.capacity = len(self.identity)
         table.words[WORD_ROWS], table.words[WORD_BUCKETS] = self.capacity, len(column["index"])
         self.used = np.zeros(self.capacity, bool)
+        self.ahead = Ahead(np.zeros(self.capacity, bool))
+        self.followers: NDArray[np.int32] = np.full(self.capacity, NO_ROW, np.int32)
+        """The child of each row that was named last. It may be another's by now: see `follower_of`."""
         self._free: NDArray[np.int32] = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
         self._free_count = self.capacity
 
@@ -146,6 +150,11 @@ class Catalog:
         """As `parents`, for one row and many times faster."""
         parent = int(self._parent_at[row])
         return parent if parent >= 0 and self._birth_at[parent] == self._parent_birth_at[row] else NO_ROW
+
+    def follower_of(self, row: int) -> int:
+        """The child of a row that was named last, NO_ROW where there is none any more."""
+        after = int(self.followers[row])
+        return after if after != NO_ROW and self.used[after] and self.parent_of(after) == row else NO_ROW
 
     def _rebuild_index(self) -> None:
         words = self.table.words

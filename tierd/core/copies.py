@@ -238,12 +238,14 @@ class TierCopies:
     def abort(self, rows: I64Array) -> None:
         """FILLING slots become free."""
         self._leave(rows, Event.ABORT)
+        self._leave_unread(rows)
         self._forget_writers(rows)
         self.reserved -= self._free_slots(rows)
 
     def drop(self, rows: I64Array) -> None:
         """READY slots become free; a lent page is its engine's again."""
         self._leave(rows, Event.DROP)
+        self._leave_unread(rows)
         self.blocks -= len(rows)
         self.found_blocks -= self._found_of(rows)
         self.used -= self._free_slots(rows)
@@ -311,6 +313,11 @@ class TierCopies:
         after = advance(self.state[rows], event)
         with self.catalog.writing(rows):
             self.state[rows] = after
+
+    def _leave_unread(self, rows: I64Array) -> None:
+        """Of what was brought up ahead nothing is left in memory."""
+        if self.arena:
+            self.catalog.ahead.left(rows)
 
     def _forget_writers(self, rows: I64Array) -> None:
         for row in rows.tolist():

@@ -52,6 +52,7 @@ def occupancy(state: State) -> OccupancyReply:
         pinned_blocks=len(state.kept), pinned_bytes=state.kept_bytes, pinned_bytes_max=quota(state),
         prefetches=sum(ticket.blocks is not None for ticket in state.prefetches.values()),
         budgeted_sequences=len(state.budgeted), budgeted_blocks=sum(map(in_hbm, state.budgeted.values())),
+        read_ahead_used_total=state.catalog.ahead.used, read_ahead_wasted_total=state.catalog.ahead.wasted,
     )
 
 

@@ -266,6 +266,7 @@ def _take_over(state: State, rows: I64Array, sound: I64Array) -> None:
     catalog.birth[gone] += np.uint32(1)  # their children, if any stayed, are nobody's now
     catalog.take_over(rows)
     parents = catalog.parents(rows)
+    catalog.followers[parents[parents != NO_ROW]] = rows[parents != NO_ROW]
     for tier in state.tiers.values():
         here = (tier.copies.state[rows] != STATE_ABSENT) & (tier.copies.address[rows] != FOUND)
         np.add.at(tier.children, parents[here & (parents != NO_ROW)], 1)

@@ -332,7 +332,7 @@ class Move:
 
     The source does not change and its slot is not re-used before the answer; nobody reads the target. `lender`: the
     session whose page the source is, else 0: it is read when its pool's fence has reached `fence`, and the
-    answer tells the checksum, which `checksum` does not.
+    answer tells the checksum, which `checksum` does not. `ahead`: nobody waits for it, until a Hurry names it.
     """
 
     op: int
@@ -350,6 +350,7 @@ class Move:
     record: Record
     lender: int = 0
     fence: int = 0
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +361,14 @@ class Unlink:
     identities: tuple[bytes, ...]
 
 
-Effect = Move | Unlink | Abandon
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """Somebody waits for these moves by now. No answer."""
+
+    ops: tuple[int, ...]
+
+
+Effect = Move | Unlink | Abandon | Hurry
 
 # --- replies ------------------------------------------------------------------------------------------
 
@@ -501,6 +509,8 @@ class OccupancyReply:
     prefetches: int = 0
     budgeted_sequences: int = 0
     budgeted_blocks: int = 0
+    read_ahead_used_total: int = 0
+    read_ahead_wasted_total: int = 0
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from tierd.core.messages import (
     Release,
     Tier,
 )
+from tierd.core.read_ahead import read_ahead
 from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.sessions import HOLD_LEASE, Lease, Session
 from tierd.core.state import ARENA_TIERS, State, TierState
@@ -97,6 +98,8 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
         count_accesses(state, sequence, rows[leased])
     _bring_rest(state, blocks, rows, reply)
     state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS.value))
+    if not command.retry:
+        read_ahead(state, blocks, rows)
     return reply
 
 

@@ -16,7 +16,7 @@ from tierd.core.admission import Admission
 from tierd.core.arrays import Mask
 from tierd.core.found import forget_found
 from tierd.core.hashindex import NO_ROW
-from tierd.core.messages import Move, MoveResult, Tier
+from tierd.core.messages import Hurry, Move, MoveResult, Tier
 from tierd.core.state import State, TierState
 from tierd.core.statistics import each_record
 from tierd.core.underway import MoveInFlight
@@ -112,10 +112,10 @@ def _dispose(state: State, tier: TierState, chosen: I64Array, room: Room) -> boo
     freed = False
     if len(kept):
         freed = _demote(state, tier, target, kept, room)
-    return _drop_childless(state, tier, dropped) > 0 or freed
+    return drop_childless(state, tier, dropped) > 0 or freed
 
 
-def _drop_childless(state: State, tier: TierState, rows: I64Array) -> int:
+def drop_childless(state: State, tier: TierState, rows: I64Array) -> int:
     """Drops those of these victims that leave no child behind, and spares the others; how many were dropped."""
     while len(rows) and not (alone := _leave_no_child(state, tier, rows)).all():
         state.spare(tier, rows[~alone])
@@ -199,12 +199,12 @@ def worth_storing(state: State, rows: I64Array) -> Mask:
 def _shed(state: State, tier: TierState, rows: I64Array) -> tuple[I64Array, bool]:
     """Drops victims that are not to be stored in the spill tier; the others, and whether some were dropped."""
     unused = ~worth_storing(state, rows)
-    shed = _drop_childless(state, tier, rows[unused])
+    shed = drop_childless(state, tier, rows[unused])
     state.tiers[Tier.SPILL].counters.note_shed("unused", shed)
     rows = rows[~unused]
     if state.storing.allowance.spare:
         return rows, shed > 0
-    over = _drop_childless(state, tier, rows)
+    over = drop_childless(state, tier, rows)
     state.tiers[Tier.SPILL].counters.note_shed("rate", over)
     return rows[:0], shed + over > 0
 
@@ -288,17 +288,20 @@ def start_moves(
     source.copies.moves[rows] += 1
     leave = (like.source,) if like.chosen else like.leave
     for op, row, touches in zip(ops, rows.tolist(), state.catalog.touches[rows].tolist(), strict=True):
-        state.moves[op] = MoveInFlight(row, source.tier, target.tier, leave, like.chosen, like.allow_drop, touches)
+        state.moves[op] = MoveInFlight(
+            row, source.tier, target.tier, leave, like.chosen, like.allow_drop, touches, ahead=like.ahead
+        )
     if like.chosen:
         source.leaving.update(rows.tolist())
     if Tier.SPILL in (source.tier, target.tier):
         state.storing.allowance.take(int(state.catalog.size[rows].sum()))
-    state.effects += _described(state, ops, rows, source, target, addresses)
+    state.effects += _described(state, ops, rows, source, target, addresses, ahead=like.ahead)
     return ops
 
 
 def _described(
-    state: State, ops: list[int], rows: I64Array, source: TierState, target: TierState, addresses: list[int]
+    state: State, ops: list[int], rows: I64Array, source: TierState, target: TierState, addresses: list[int],
+    *, ahead: bool,
 ) -> list[Move]:
     """A column of all moves for each field: row by row a field costs as much as here for all of them."""
     catalog, loans = state.catalog, source.copies.loans
@@ -316,7 +319,7 @@ def _described(
     return [
         Move(
             op, identity, namespace, group, position, parent, size, checksum, source.tier, source_address,
-            target.tier, address, record, lender, fence,
+            target.tier, address, record, lender, fence, ahead,
         )
         for op, identity, parent, address, record, namespace, group, position, size, checksum, source_address,
         lender, fence in described
@@ -336,7 +339,7 @@ def bring(state: State, rows: I64Array, target: TierState, guard: I64Array) -> t
     """
     waiting: set[int] = set()
     full: list[int] = []
-    rows = _not_under_way(target, rows, waiting)
+    rows = _not_under_way(state, target, rows, waiting)
     for source in _sources(state, target):
         here = source.copies.ready(rows) & ~source.copies.loans.recalled[rows]
         mine, rows = rows[here], rows[~here]
@@ -345,12 +348,22 @@ def bring(state: State, rows: I64Array, target: TierState, guard: I64Array) -> t
     return np.array(full, np.int64), waiting
 
 
-def _not_under_way(target: TierState, rows: I64Array, waiting: set[int]) -> I64Array:
+def _not_under_way(state: State, target: TierState, rows: I64Array, waiting: set[int]) -> I64Array:
     """Leaves out what is FILLING there already; a move is waited for, a session's write is not."""
     writers = [target.copies.writer.get(row, 0) for row in rows.tolist()]
-    waiting |= {-writer for writer in writers if writer < 0}
+    ops = [-writer for writer in writers if writer < 0]
+    _hurry(state, [op for op in ops if state.moves[op].ahead])
+    waiting |= set(ops)
     still: I64Array = rows[np.array([writer == 0 for writer in writers], bool)]
     return still
+
+
+def _hurry(state: State, ops: list[int]) -> None:
+    """Moves ahead are waited for from now on."""
+    for op in ops:
+        state.moves[op].ahead = False
+    if ops:
+        state.effects.append(Hurry(tuple(ops)))
 
 
 def _sources(state: State, target: TierState) -> list[TierState]:

@@ -1,8 +1,7 @@
 """All that the engine knows, and the few ways in which it changes.
 
 Commands (placing.py, reading.py, moving.py, ...) are functions over this state. It keeps, together: the
-catalog and ghosts, the copies of each tier, the order of victims, the links of chains, and what is pinned.
-"""
+catalog and ghosts, the copies of each tier, the order of victims, the links of chains, and what is pinned."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ class TierSpec:
 
     `readable`: clients can read its copies where they lie; else blocks are brought to one that is. `lends`:
     engines may lend copies of this tier in their own memory; it needs no segments then. `footprints`: bytes that a
-    block takes where there is no arena, by its size, as far as an earlier daemon has learnt them.
-    """
+    block takes where there is no arena, by its size, as far as an earlier daemon has learnt them."""
 
     tier: Tier
     segments: tuple[tuple[int, int], ...] = ()
@@ -69,12 +67,12 @@ class TierSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept, rather than dropped
-    for newcomers, after the spill tier went down. `spill_write`: a key of STORED_FROM. `spill_bytes_per_s`: to and
-    from that tier, 0 without a limit. `spill_high`, `spill_low`: watermarks, as shares of its bytes. `spill_ahead`:
-    next victims that are stored before their room is wanted. `pin_share`: of the lowest tier, that pins may keep.
-    `stock_bytes`: slots that one session holds ahead; `stock_share`: of an arena, that all do. `max_prefetches`: of
-    one session; `max_prefetch_moves`: blocks that they bring up at once."""
+    """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept after that tier went
+    down. `spill_write`: a key of STORED_FROM. `spill_bytes_per_s`: to and from that tier, 0 without a limit.
+    `spill_high`, `spill_low`: watermarks, as shares of its bytes. `spill_ahead`: next victims that are stored
+    before. `read_ahead_bytes`: of a chain, behind what is read. `pin_share`: of the lowest tier, that pins may
+    keep. `stock_bytes`: slots that a session holds ahead; `stock_share`: of an arena, that all do.
+    `max_prefetches`: of a session; `max_prefetch_moves`: at once."""
 
     tiers: tuple[TierSpec, ...]
     policy: str = "lrfu"
@@ -99,6 +97,7 @@ class EngineSettings:
     spill_high: float = 1.0
     spill_low: float = 1.0
     spill_ahead: int = 0
+    read_ahead_bytes: int = 0
 
 
 class TierState:
@@ -179,8 +178,7 @@ class State:
             STORED_FROM[settings.spill_write], Allowance(settings.spill_bytes_per_s),
             np.zeros(self.catalog.capacity, bool),
         )
-        self.misses = 0
-        self.most_identities = 0
+        self.misses = self.most_identities = 0
         self._next_move = 1
         self._generation = 0
         self.make_victims()
@@ -479,6 +477,7 @@ class State:
         # A parent lies before its child, whatever a client says: no block is kept by a ring of links.
         known &= self.catalog.position[before] < self.catalog.position[rows]
         if some(known):
+            self.catalog.followers[before[known]] = rows[known]
             self._set_parents(rows[known], before[known])
 
     def _rows_before(self, blocks: Ids, rows: I64Array) -> I64Array:
@@ -577,6 +576,7 @@ class State:
             statistics.access(self.catalog, again, self.accessing())
         forget_next_use(self.catalog, rows)
         self.expected.end(rows)
+        self.catalog.ahead.read(rows)
         self.reorder(rows)
 
     def accessing(self) -> statistics.Access:

@@ -40,7 +40,7 @@ class Sequence:
 class MoveInFlight:
     """A copy on its way. `leave`: tiers whose copy goes when it has arrived. `chosen`: as a victim of the
     source tier. `allow_drop`: those copies go even if it cannot arrive. `touches`: accesses when it began.
-    `void`: the spill store that it goes to or comes from was given up meanwhile."""
+    `void`: the spill store that it goes to or comes from was given up meanwhile. `ahead`: nobody waits for it."""
 
     row: int
     source: Tier
@@ -50,6 +50,7 @@ class MoveInFlight:
     allow_drop: bool = False
     touches: int = 0
     void: bool = False
+    ahead: bool = False
 
 
 @dataclass(slots=True)
@@ -63,6 +64,38 @@ class Ticket:
     outcomes: OutcomeArray
     active: I64Array
     begun: int = 0
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Blocks that were brought up, or are, before anybody asked for them. `unread`: rows that nobody has read,
+    `unread_blocks` in all. Since this boot: `used` of them were read, `wasted` left memory unread."""
+
+    unread: NDArray[np.bool_]
+    unread_blocks: int = 0
+    used: int = 0
+    wasted: int = 0
+
+    def begin(self, rows: I64Array) -> None:
+        """Distinct rows, none of them unread, are brought up."""
+        self.unread[rows] = True
+        self.unread_blocks += len(rows)
+
+    def read(self, rows: I64Array) -> None:
+        """Distinct rows are accessed."""
+        self.used += self._end(rows)
+
+    def left(self, rows: I64Array) -> None:
+        """Copies of distinct rows have left memory, or did not come."""
+        self.wasted += self._end(rows)
+
+    def _end(self, rows: I64Array) -> int:
+        if not self.unread_blocks:
+            return 0
+        ended = rows[self.unread[rows]]
+        self.unread[ended] = False
+        self.unread_blocks -= len(ended)
+        return len(ended)
 
 
 @dataclass(slots=True)

@@ -112,6 +112,11 @@ def _shed(snapshot: Snapshot) -> Samples:
             yield from (((reason,), count) for reason, count in one.shed_total.items())
 
 
+def _read_ahead(snapshot: Snapshot) -> Samples:
+    yield ("used",), snapshot.occupancy.read_ahead_used_total
+    yield ("wasted",), snapshot.occupancy.read_ahead_wasted_total
+
+
 def _footprints(snapshot: Snapshot) -> Samples:
     for one in snapshot.occupancy.tiers:
         yield from (((str(size),), taken) for size, taken in one.footprints.items())
@@ -209,6 +214,8 @@ METRICS = (
            _whole(lambda snapshot: snapshot.occupancy.pinned_bytes)),
     Metric("tierd_prefetches", (), "Prefetches that are not done.",
            _whole(lambda snapshot: snapshot.occupancy.prefetches)),
+    Metric("tierd_read_ahead_blocks_total", ("outcome",), "Blocks brought up from the spill tier before anybody "
+           "asked for them: used (read afterwards), wasted (gone unread).", _read_ahead),
     Metric("tierd_step", (), "The clock of accesses.", _whole(lambda snapshot: snapshot.occupancy.step)),
 )
 """Everything that is exported, beside PROCESS."""

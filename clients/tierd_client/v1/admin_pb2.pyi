@@ -103,7 +103,7 @@ class TierOccupancy(_message.Message):
     def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ..., stocked_bytes: _Optional[int] = ..., footprints: _Optional[_Mapping[int, int]] = ..., over_budget_total: _Optional[int] = ...) -> None: ...
 
 class OccupancyResponse(_message.Message):
-    __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches", "budgeted_sequences", "budgeted_blocks")
+    __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches", "budgeted_sequences", "budgeted_blocks", "read_ahead_used_total", "read_ahead_wasted_total")
     TIERS_FIELD_NUMBER: _ClassVar[int]
     IDENTITIES_FIELD_NUMBER: _ClassVar[int]
     GHOSTS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,8 @@ class OccupancyResponse(_message.Message):
     PREFETCHES_FIELD_NUMBER: _ClassVar[int]
     BUDGETED_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     BUDGETED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    READ_AHEAD_USED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    READ_AHEAD_WASTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
     tiers: _containers.RepeatedCompositeFieldContainer[TierOccupancy]
     identities: int
     ghosts: int
@@ -144,7 +146,9 @@ class OccupancyResponse(_message.Message):
     prefetches: int
     budgeted_sequences: int
     budgeted_blocks: int
-    def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ..., pinned_blocks: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., pinned_bytes_max: _Optional[int] = ..., prefetches: _Optional[int] = ..., budgeted_sequences: _Optional[int] = ..., budgeted_blocks: _Optional[int] = ...) -> None: ...
+    read_ahead_used_total: int
+    read_ahead_wasted_total: int
+    def __init__(self, tiers: _Optional[_Iterable[_Union[TierOccupancy, _Mapping]]] = ..., identities: _Optional[int] = ..., ghosts: _Optional[int] = ..., sessions: _Optional[int] = ..., sequences: _Optional[int] = ..., leases: _Optional[int] = ..., step: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., uptime_s: _Optional[float] = ..., misses_total: _Optional[int] = ..., moves_in_flight: _Optional[int] = ..., policy: _Optional[str] = ..., policy_epoch: _Optional[int] = ..., pinned_blocks: _Optional[int] = ..., pinned_bytes: _Optional[int] = ..., pinned_bytes_max: _Optional[int] = ..., prefetches: _Optional[int] = ..., budgeted_sequences: _Optional[int] = ..., budgeted_blocks: _Optional[int] = ..., read_ahead_used_total: _Optional[int] = ..., read_ahead_wasted_total: _Optional[int] = ...) -> None: ...
 
 class BlockFilter(_message.Message):
     __slots__ = ("namespace", "tier", "identity_prefix", "in_use", "model", "revision", "weights_epoch", "weights_epoch_below", "tenant", "group", "older_than_s", "pinned")

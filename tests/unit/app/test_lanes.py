@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app_moves import DEADLINE_S, block, move
 
-from tierd.app.lanes import Lane
+from tierd.app.lanes import Lane, Turn
 from tierd.core.messages import Move, Tier
 
 STREAM_S = 60.0
@@ -56,9 +56,9 @@ def test_slow_moves_leave_a_thread_for_urgent_ones() -> None:
     """However many moves hang that nobody waits for, an urgent one is begun at once."""
     carried = Carried(9)
     lane = Lane("test", 3, carried.carry)
-    lane.push(moves(*[4096] * 8), urgent=False)
+    lane.push(moves(*[4096] * 8), Turn.LATER)
     assert carried.begun(2)
-    lane.push([replace(moves(4096)[0], op=100)], urgent=True)
+    lane.push([replace(moves(4096)[0], op=100)], Turn.AWAITED)
     assert carried.begun(3)
     assert carried.streams[2] == [100]
     carried.end(lane)
@@ -70,9 +70,9 @@ def test_a_stream_draws_what_comes_later() -> None:
     carried = Carried(6)
     lane = Lane("test", 1, carried.carry, STREAM_S)
     given = moves(*[4096] * 6)
-    lane.push(given[:2], urgent=False)
+    lane.push(given[:2], Turn.LATER)
     assert carried.begun(1)
-    lane.push(given[2:], urgent=False)
+    lane.push(given[2:], Turn.LATER)
     carried.end(lane)
     assert carried.streams == [[0, 1, 2, 3, 4, 5]]
 
@@ -81,7 +81,7 @@ def test_a_stream_ends_with_its_time() -> None:
     """A stream that may last no time carries one move, and the next one begins with the next."""
     carried = Carried(3)
     lane = Lane("test", 1, carried.carry)
-    lane.push(moves(*[4096] * 3), urgent=True)
+    lane.push(moves(*[4096] * 3), Turn.AWAITED)
     carried.end(lane)
     assert carried.streams == [[0], [1], [2]]
 
@@ -90,9 +90,9 @@ def test_a_stream_ends_for_urgent_moves() -> None:
     """On the only thread a move that somebody waits for comes after no more than the one that is under way."""
     carried = Carried(4)
     lane = Lane("test", 1, carried.carry, STREAM_S)
-    lane.push(moves(*[4096] * 3), urgent=False)
+    lane.push(moves(*[4096] * 3), Turn.LATER)
     assert carried.begun(1)
-    lane.push([replace(moves(4096)[0], op=100)], urgent=True)
+    lane.push([replace(moves(4096)[0], op=100)], Turn.AWAITED)
     carried.end(lane)
     assert carried.streams == [[0], [100], [1, 2]]
 
@@ -102,6 +102,23 @@ def test_moves_are_shared_out_between_threads() -> None:
     carried = Carried(4)
     lane = Lane("test", 4, carried.carry, STREAM_S)
     carried.go_on.release(100)
-    lane.push(moves(*[4096] * 4), urgent=True)
+    lane.push(moves(*[4096] * 4), Turn.AWAITED)
     assert carried.begun(4)
     carried.end(lane)
+
+
+def test_turns() -> None:
+    """What is awaited goes before loads ahead and these before the rest, and a load that was taken out of its queue
+    is carried out by whoever pushes it again."""
+    carried = Carried(4)
+    lane = Lane("test", 1, carried.carry, STREAM_S)
+    first, later, ahead, awaited = moves(4096, 4096, 4096, 4096)
+    lane.push([first], Turn.LATER)
+    assert carried.begun(1)
+    lane.push([later], Turn.LATER)
+    lane.push([ahead, awaited], Turn.AHEAD)
+    assert lane.take_ahead([awaited.op, later.op]) == [awaited]
+    assert lane.waiting == 2
+    lane.push([awaited], Turn.AWAITED)
+    carried.end(lane)
+    assert carried.streams == [[0], [3], [2], [1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tierd.adapters.spill_memory import MemorySpillStore
 from tierd.app.carrier import Check, SpillGate, checksum_of
 from tierd.app.mover import outlast
 from tierd.core.errors import SpillDown, Unavailable
-from tierd.core.messages import BlockView, CopyView, Record, Tier, Unlink
+from tierd.core.messages import BlockView, CopyView, Hurry, Record, Tier, Unlink
 from tierd.testing.faulty import Fault, FaultyArenaStore, FaultySpillStore, Operation, Scripted
 
 
@@ -250,7 +251,7 @@ def test_results_come_in_batches() -> None:
         hbm, host, results = arena(Tier.HBM), arena(Tier.HOST), Results()
         mover = make_mover(results, host=host, hbm=hbm)
         mover.submit([move(op, Tier.HOST, Tier.HBM, data=block(0), to=1) for op in range(1, 201)])
-        while mover._copies._urgent:  # holds the loop until the threads have taken everything
+        while mover._copies.waiting:  # holds the loop until the threads have taken everything
             pass
         await results.of(200)
         assert len(results.batches) < 20
@@ -292,6 +293,7 @@ def test_unlink_removes_and_survives_an_outage() -> None:
         mover.open_spill()
         mover.submit([move(3, Tier.SPILL, Tier.HOST, data=data, to=1, name=2)])
         await results.of(3)
+        await mover.until_unlinked(asyncio.get_running_loop().time() + DEADLINE_S)
         await mover.stop(DEADLINE_S)
         assert list(store.values) == [(FINGERPRINT, identity(2))]
 
@@ -417,3 +419,25 @@ def test_spill_down_is_not_hidden() -> None:
     gate.shut()
     with pytest.raises(SpillDown):
         gate.enter()
+
+
+def test_a_load_ahead_that_is_hurried() -> None:
+    """Loads ahead are carried out behind awaited ones, and one that is hurried is an awaited one from then on;
+    numbers of no load that waits change nothing."""
+
+    async def body() -> None:
+        host, data, results = arena(Tier.HOST), block(7), Results()
+        host.write(slot(0), data)
+        faulty = FaultySpillStore(spill(), Scripted([Fault.NONE, Fault.DELAY]))
+        mover = make_mover(results, faulty, host=host, threads=1)
+        mover.submit([move(1, Tier.HOST, Tier.SPILL, data=data)])
+        await results.of(1)
+        loads = [move(op, Tier.SPILL, Tier.HOST, data=data, to=op, name=1) for op in range(2, 10)]
+        mover.submit([loads[0], *(replace(load, ahead=True) for load in loads[1:-1])])
+        mover.submit([Hurry((8, 99)), loads[-1]])
+        faulty.resume.set()
+        assert all(result.ok for result in (await results.of(9)).values())
+        assert [result.op for result in results.all()] == [1, 2, 8, 9, 3, 4, 5, 6, 7]
+        await mover.stop(DEADLINE_S)
+
+    asyncio.run(body())

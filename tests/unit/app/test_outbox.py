@@ -105,3 +105,23 @@ def test_a_wake_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
         assert taken.batches == [[1], [2], []]
 
     asyncio.run(body())
+
+
+def test_what_has_become_urgent_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thing that somebody waits for by now is taken at once as the last of its kind, and the others are not held
+    for it."""
+    monkeypatch.setattr("tierd.app.outbox.APART_S", DEADLINE_S)
+
+    async def body() -> None:
+        taken = Taken()
+        outbox = outbox_of(taken, 3)
+        await asyncio.to_thread(outbox.put, 1, False)
+        await taken.until(1)
+        outbox.hurry(1)
+        await asyncio.to_thread(outbox.put, 2, True)
+        await taken.until(2)
+        await asyncio.to_thread(outbox.put, 3, False)
+        await taken.until(3)
+        assert taken.batches == [[1], [2], [3]]
+
+    asyncio.run(body())

@@ -42,6 +42,7 @@ class Driver:
         self.moves: list[m.Move] = []
         self.unlinked: list[bytes] = []
         self.abandoned: list[int] = []
+        self.hurried: list[int] = []
         if tables is None:
             self.step(m.OpenSession(SESSION, bytes(16)))
 
@@ -52,6 +53,8 @@ class Driver:
                 self.moves.append(effect)
             elif isinstance(effect, m.Abandon):
                 self.abandoned += effect.ops
+            elif isinstance(effect, m.Hurry):
+                self.hurried += effect.ops
             else:
                 self.unlinked += effect.identities
         check(self.engine)
