@@ -302,9 +302,9 @@ class Settings(BaseModel):
         description="Most leases and reservations of all sessions, in blocks, 30 bytes each. Default 131072.",
     )
     stock_bytes: Size = Field(
-        64 << 20, ge=0, le=1 << 40,
+        128 << 20, ge=0, le=1 << 40,
         description="Most bytes of slots that one session holds ahead of its next puts, which then take one call "
-        "each. Default 64MiB: a put of 512 blocks of 128 KiB. 0: none; a put reserves and commits.",
+        "each. Default 128MiB: as much as a put writes before its first call. 0: none; a put reserves and commits.",
     )
     stock_share: float = Field(
         1 / 16, ge=0, le=0.5,

@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from tierd.bench.blocks import SEED, Destinations, Rotation, fresh_ids, random_blocks, shared_twin
+from tierd.bench.blocks import SEED, Destinations, Rotation, fresh_ids, random_blocks
 from tierd.bench.measuring import GIB, MIB, Measured, Result, Scale, Timed, WrongBytes, alternate, ratio
 from tierd.bench.stage import Daemon, serving
+from tierd.settings import Settings
 from tierd_client import Client
+from tierd_client.deadline import Deadline
 from tierd_client.format import I64Array, U8Array
-from tierd_client.identity import Identities
+from tierd_client.identity import Identities, batches
 from tierd_client.layout import Layout
 from tierd_client.namespace import Namespace
 from tierd_client.outcomes import AcquireOutcome, PutOutcome
+from tierd_client.routine import run
+from tierd_client.v1 import blocks_pb2
 
 REPETITION_BYTES = 16 * MIB
 """Least that one repetition moves: milliseconds, so that neither the clock nor one interrupt matters."""
@@ -27,6 +31,7 @@ REPETITION_BYTES = 16 * MIB
 ROOM = 1.25
 """Of the arena, in working sets: a segment holds whole blocks only."""
 
+RESERVE_S = 10.0
 SERVED_PASSES = 8
 REPORTS_S = 1.0
 """After which the daemon has heard of every access: clients report twice a second."""
@@ -49,16 +54,20 @@ def get(name: str, block_bytes: int, per_call: int, scale: Scale) -> Measured:
 
 def put(name: str, block_bytes: int, per_call: int, scale: Scale) -> Measured:
     """(memcpy + xxh3) / put of new blocks while there is room, so many a call; a put returns when all are
-    committed."""
+    committed. Both write into the same arena, where a session may hold the slots of a call ahead."""
     data = working_set(scale, block_bytes, per_call)
     layout = Layout.opaque(block_bytes=block_bytes)
+    held_ahead = int(per_call * block_bytes / Settings.model_fields["stock_share"].default)
     with (
-        serving(host_bytes=int(data.nbytes * ROOM)) as daemon, shared_twin(data, daemon.shm_dir) as twin,
+        serving(host_bytes=int(2 * data.nbytes * ROOM) + held_ahead) as daemon, daemon.client() as holder,
         daemon.client("always") as client,
     ):
+        daemon.await_pages()
+        slots = reserved_slots(holder, layout, len(data))
         written = Written(data, client.namespace(layout), per_call)
-        seconds = alternate({"limit": written.copier(twin), "ours": written.writer()}, scale.repetitions)
+        seconds = alternate({"limit": written.copier(slots), "ours": written.writer()}, scale.repetitions)
         written.check()
+        del slots
     return {name: ratio(seconds["limit"], seconds["ours"])}
 
 
@@ -161,13 +170,15 @@ class Written:
         self._stored: list[tuple[Identities, I64Array]] = []
         self._room = len(data)
 
-    def copier(self, twin: U8Array) -> Timed:
-        """Copies and hashes as many blocks."""
-        sources, slots = Rotation(len(twin), SEED + 1), Rotation(len(twin), SEED + 2)
+    def copier(self, into: Sequence[U8Array]) -> Timed:
+        """Copies and hashes as many blocks, after a pass over every slot."""
+        sources, slots = Rotation(len(into), SEED + 1), Rotation(len(into), SEED + 2)
+        for slot, block in zip(into, self._data, strict=True):
+            np.copyto(slot, block)
 
         def repeat() -> float:
             chosen = zip(slots.next(self._count), sources.next(self._count), strict=True)
-            pairs = [(twin[slot], self._data[source]) for slot, source in chosen]
+            pairs = [(into[slot], self._data[source]) for slot, source in chosen]
             began = time.perf_counter()
             for slot, source in pairs:
                 np.copyto(slot, source)
@@ -209,6 +220,20 @@ class Written:
         if failed := {one for each in outcomes for one in each} - {PutOutcome.STORED}:
             raise WrongBytes(f"blocks were not stored though there is room: {failed}")
         return seconds
+
+
+def reserved_slots(client: Client, layout: Layout, count: int) -> list[U8Array]:
+    """Slots of the daemon's arena that a session may write until its client is closed, and never commits."""
+    client.namespace(layout)
+    session, addresses = client.connection.current(), []
+    assert session.memory is not None, "a client of this host maps the arena"
+    number = session.namespaces[layout.fingerprint].number
+    for _, ids in batches(fresh_ids(np.random.default_rng(SEED), count), session.batch_ids):
+        blocks = blocks_pb2.BlockIds(namespace=number, ids=ids.packed())
+        request = blocks_pb2.ReserveRequest(session=session.id, blocks=blocks)
+        addresses += run(client.connection.call("Reserve", request)).addresses
+    deadline = Deadline(RESERVE_S)
+    return [session.memory.writable(address, layout.block_bytes, deadline) for address in addresses]
 
 
 @contextmanager

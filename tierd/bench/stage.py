@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tierd.children import DaemonChild, short_temporary_directory
+from tierd.children import ChildFailed, DaemonChild, short_temporary_directory
 from tierd_client import Client
 
 SHARED_MEMORY = Path("/dev/shm")
+PAGES_TIMEOUT_S = 60.0
 TASKS = "/proc/{pid}/task"
 
 
@@ -33,6 +35,15 @@ class Daemon:
         """CPU time of all its threads so far."""
         tasks = Path(TASKS.format(pid=self.child.pid)).iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+    def await_pages(self) -> None:
+        """Returns when every page of its shared memory is there: until then a thread of it makes them."""
+        files = [file for file in self.shm_dir.rglob("*") if file.is_file()]
+        ends_at = time.monotonic() + PAGES_TIMEOUT_S
+        while any(file.stat().st_blocks * 512 < file.stat().st_size for file in files):
+            if time.monotonic() >= ends_at:
+                raise ChildFailed(f"the daemon has not populated its memory within {PAGES_TIMEOUT_S:.0f} s")
+            time.sleep(0.05)
 
     def private_bytes(self) -> int:
         """Memory that is its own: neither shared nor of files."""
