@@ -228,7 +228,7 @@ def reserved_slots(client: Client, layout: Layout, count: int) -> list[U8Array]:
     session, addresses = client.connection.current(), []
     assert session.memory is not None, "a client of this host maps the arena"
     number = session.namespaces[layout.fingerprint].number
-    for _, ids in batches(fresh_ids(np.random.default_rng(SEED), count), session.batch_ids):
+    for _, ids in batches(fresh_ids(np.random.default_rng(SEED + 3), count), session.batch_ids):
         blocks = blocks_pb2.BlockIds(namespace=number, ids=ids.packed())
         request = blocks_pb2.ReserveRequest(session=session.id, blocks=blocks)
         addresses += run(client.connection.call("Reserve", request)).addresses
