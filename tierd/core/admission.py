@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tierd.core.arrays import indices
+from tierd.core.fallback import active
 from tierd.core.gaps import CLASS_MASK, FOLLOWERS_SHIFT, bin_of, never_seen
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Ids, Priority
@@ -58,7 +59,8 @@ class Admission:
 
 def admits_by_index(state: State, tier: TierState) -> bool:
     """Whether newcomers of a tier may be declined: where something would be dropped for them."""
-    return state.policy.common.admission == "learned" and state.destination(tier) is None
+    learned = state.policy.common.admission == "learned" and not active(state.fallback)
+    return learned and state.destination(tier) is None
 
 
 def worth_terms(state: State, row: int) -> dict[str, float]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tierd.core.hashindex import NO_ROW
 from tierd.core.messages import Drainable, Drained, ListDrainable, Outcomes, StoreBelow, Tier
 from tierd.core.moving import select
+from tierd.core.policy.base import ranks_of
 from tierd.core.room import bring, have_failed
 from tierd.core.standing import standings
 from tierd.core.state import State, TierState
@@ -60,7 +61,7 @@ def _best_first(state: State, tier: TierState, rows: I64Array) -> I64Array:
 
 def _worth(state: State, tier: TierState, rows: I64Array) -> tuple[NDArray[np.float64], I64Array]:
     """What decides which goes first: a lower standing, of equals a higher rank."""
-    ranks = state.policy.ranks(StatsOf(state.catalog, rows), state.moment(tier))
+    ranks = ranks_of(state.policy, StatsOf(state.catalog, rows), state.moment(tier))
     return ranks, standings(state.catalog, rows)
 
 

@@ -144,6 +144,8 @@ class Engine:
         storing.settle(state)
         state.settle_ages()
         state.gaps.tick(state.clock.step)
+        if state.fallback is not None:
+            state.fallback.tick(state.clock.step, len(state.catalog))
         effects, state.effects = state.effects, []
         return m.Step(reply, effects)
 

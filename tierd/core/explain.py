@@ -35,6 +35,7 @@ from tierd.core.messages import (
 )
 from tierd.core.moving import select
 from tierd.core.pins import quota
+from tierd.core.policy.base import ranks_of
 from tierd.core.room import worth_storing
 from tierd.core.standing import next_use_of, priority_of, standing_of, standings
 from tierd.core.state import State, TierState, split
@@ -132,7 +133,7 @@ def _copy_view(state: State, tier: TierState, row: int) -> CopyView:
 
 def rank_of(state: State, tier: TierState, row: int) -> float:
     stats = statistics.StatsOf(state.catalog, np.array([row]))
-    return float(state.policy.ranks(stats, state.moment(tier))[0])
+    return float(ranks_of(state.policy, stats, state.moment(tier))[0])
 
 
 def _ghost_view(state: State, identity: bytes) -> BlockView | None:
@@ -195,7 +196,7 @@ def _by_rank(state: State, command: ListBlocks, rows: I64Array) -> I64Array:
 def in_rank_order(state: State, tier: TierState, rows: I64Array) -> I64Array:
     """Rows in the order of eviction, protection aside."""
     catalog = state.catalog
-    ranks = state.policy.ranks(statistics.StatsOf(catalog, rows), state.moment(tier))
+    ranks = ranks_of(state.policy, statistics.StatsOf(catalog, rows), state.moment(tier))
     words = catalog.identity[rows].view(">u8").T
     depth = -catalog.position[rows].astype(np.int64)
     keys = (words[3], words[2], words[1], words[0], depth, catalog.last[rows], -ranks, standings(catalog, rows))
@@ -253,6 +254,8 @@ def _explanation(state: State, tier: TierState, row: int) -> Explanation:
         terms["pinned_s"] = _left_s(state, state.kept, row)
     if state.policy.common.admission == "learned":
         terms |= worth_terms(state, row)
+    if state.fallback is not None:
+        terms |= {"fallen_back": float(state.fallback.active), "lead_over_lru": state.fallback.lead}
     return Explanation(
         state.catalog.identity[row].tobytes(), state.policy.rule, terms, rank_of(state, tier, row),
         _protection(state, tier, row), _destination(state, tier, row),

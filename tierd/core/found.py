@@ -16,6 +16,7 @@ from tierd.core.ghosts import Records
 from tierd.core.hashindex import NO_ROW
 from tierd.core.lineage import ghosts_of
 from tierd.core.messages import AddFound, Done, Record, Taken, TakeStatistics, Tier
+from tierd.core.policy.base import ranks_of
 from tierd.core.state import State, TierState, split
 from tierd_client.format import STATE_ABSENT, STATE_READY, I64Array, U8Array
 
@@ -77,7 +78,7 @@ def forget_found(state: State, wanted: int) -> int:
         alone &= (tier is spill) | (tier.copies.state == STATE_ABSENT)
     rows = np.flatnonzero(alone)
     rows = rows[~state.protected(spill, rows)]
-    ranks = state.policy.ranks(statistics.StatsOf(state.catalog, rows), state.moment(spill))
+    ranks = ranks_of(state.policy, statistics.StatsOf(state.catalog, rows), state.moment(spill))
     rows = rows[np.argsort(-ranks, kind="stable")[: max(wanted, len(rows) // FORGET_SHARE)]]
     state.drop(spill, rows)
     return len(rows)

@@ -13,7 +13,7 @@ import numpy as np
 from tierd.core.arrays import constant, scalars
 from tierd.core.attention import Attention
 from tierd.core.catalog import FLAG_UNIT, Catalog
-from tierd.core.policy.base import Attended, FloatArray, Moment, Policy
+from tierd.core.policy.base import Attended, FloatArray, Moment, Policy, ranks_of
 from tierd.core.statistics import StatsOf
 from tierd.core.victim_rows import NONE
 from tierd_client.format import I64Array
@@ -63,7 +63,7 @@ class Heads:
         """Rank of the heads of the first so many lists, minus infinity where there is none."""
         if not count:
             return np.empty(0)
-        by_policy = policy.ranks(StatsOf(self, slice(count)), now)
+        by_policy = ranks_of(policy, StatsOf(self, slice(count)), now)
         ranks: FloatArray = np.where(self.rows[:count] == _NO_HEAD, _LOWEST, by_policy)
         return ranks
 

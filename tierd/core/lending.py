@@ -75,7 +75,7 @@ def _count_accesses(state: State, sequence: Sequence | None, blocks: Ids, rows: 
     rows = np.unique(rows[rows != NO_ROW])
     if sequence is not None:
         rows = np.unique(np.concatenate([rows, state.ancestors(blocks)]))
-    count_accesses(state, sequence, rows)
+    count_accesses(state, sequence, rows, hit=None)
 
 
 def _lending_tier(state: State) -> TierState:

@@ -70,7 +70,7 @@ def note(state: State, command: Note) -> Outcomes:
         rows = coming.rows[granted]
         state.appear(tier, rows, room.addresses[: len(granted)])
         tier.counters.stored += len(rows)
-        state.touch(rows)
+        state.touch(rows, hit=False)
     return Outcomes(coming.outcomes)
 
 
@@ -156,7 +156,7 @@ def count_existing(state: State, sequence: Sequence | None, rows: I64Array, outc
     """One access to each block that is there already."""
     exists = indices(outcomes == Reserved.EXISTS.value)
     if len(exists):
-        count_accesses(state, sequence, rows[first_of_each(exists, rows)])
+        count_accesses(state, sequence, rows[first_of_each(exists, rows)], hit=True)
 
 
 def arena_of(state: State, number: Tier) -> TierState:
@@ -255,7 +255,7 @@ def commit(state: State, command: Commit) -> Outcomes:
     places, rows = places[kept], rows[kept]
     tier.counters.stored += len(rows)
     state.publish(tier, rows, ordered=False)
-    if not count_accesses(state, sequence, rows):
+    if not count_accesses(state, sequence, rows, hit=False):
         state.reorder(rows)
     outcomes = np.full(len(command.ids), Committed.STALE.value, np.int8)
     outcomes[places] = Committed.COMMITTED

@@ -95,7 +95,7 @@ def acquire(state: State, command: Acquire) -> AcquireReply:
     if len(leased):
         leased = first_of_each(leased, rows)
         prefer(state, rows[leased], sequence.priority if sequence else Priority.UNSPECIFIED)
-        count_accesses(state, sequence, rows[leased])
+        count_accesses(state, sequence, rows[leased], hit=True)
     _bring_rest(state, blocks, rows, reply)
     state.misses += int(np.count_nonzero(reply.outcomes == Acquired.MISS.value))
     if not command.retry:

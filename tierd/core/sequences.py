@@ -135,12 +135,13 @@ def begin_request(
     return None
 
 
-def count_accesses(state: State, sequence: Sequence | None, rows: I64Array) -> bool:
-    """One access to each of these rows, which are distinct; at most one per sequence. True: to each of them."""
+def count_accesses(state: State, sequence: Sequence | None, rows: I64Array, *, hit: bool | None) -> bool:
+    """One access to each of these rows, which are distinct; at most one per sequence. True: to each of them. `hit`:
+    as Fallback.access has it."""
     wanted = len(rows)
     if sequence is not None:
         rows = rows[first_in(sequence, state.catalog.identity[rows])]
-    state.touch(rows)
+    state.touch(rows, hit=hit)
     return len(rows) == wanted
 
 
@@ -242,6 +243,9 @@ def _merge_report(state: State, row: int, weight: float) -> float:
     birth, touches = int(catalog.birth[row]), int(catalog.touches[row])
     before = state.reports.get(row)
     if before is None or (before.birth, before.touches) != (birth, touches):
+        if state.fallback is not None:
+            gap = state.clock.step - catalog.last[row : row + 1]
+            state.fallback.access(state.clock.step, gap, hit=None)
         state.reports[row] = Report(
             birth, touches + 1, float(catalog.ema[row]), float(catalog.crf[row]), int(catalog.last[row]),
             float(catalog.wall[row]), int(catalog.flags[row]) & FLAG_UNIT, weight,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core import statistics
+from tierd.core import fallback, statistics
 from tierd.core.allowance import Allowance
 from tierd.core.arena import slot_bytes
 from tierd.core.arrays import constant, every, scalars, some
@@ -179,8 +179,7 @@ class State:
             np.zeros(self.catalog.capacity, bool),
         )
         self.misses = self.most_identities = 0
-        self._next_move = 1
-        self._generation = 0
+        self._next_move, self._generation = 1, 0
         self.make_victims()
 
     # --- numbers ------------------------------------------------------------------------------------
@@ -203,7 +202,7 @@ class State:
         return self._next_move - 1
 
     def moment(self, tier: TierState) -> Moment:
-        return Moment(self.clock.step, self.clock.wall_s, tier.age, self.gaps.index)
+        return Moment(self.clock.step, self.clock.wall_s, tier.age, self.gaps.index, fallback.active(self.fallback))
 
     # --- tiers --------------------------------------------------------------------------------------
 
@@ -529,6 +528,7 @@ class State:
 
     def make_victims(self) -> None:
         """Orders all READY copies anew: at the start, and when the policy changes."""
+        self.fallback = fallback.fallback_of(self.policy.common.fallback, self.clock.step)
         for tier in self.tiers.values():
             children = tier.children if self.policy.common.leaf_only else None
             tier.victims = make_victims(self.catalog, self.policy, children)
@@ -567,22 +567,22 @@ class State:
 
     # --- accesses -----------------------------------------------------------------------------------
 
-    def touch(self, rows: I64Array, counts: I64Array | None = None) -> None:
-        """Accesses of weight 1 to each of these rows, which are distinct; `counts`: how many, else one."""
+    def touch(self, rows: I64Array, counts: I64Array | None = None, *, hit: bool | None) -> None:
+        """Accesses of weight 1 to each of these distinct rows; `counts`: how many, else one; `hit`: see Access."""
         if not len(rows):
             return
         for done in range(1 if counts is None else int(counts.max())):
             again = rows if counts is None else rows[counts > done]
-            statistics.access(self.catalog, again, self.accessing())
+            statistics.access(self.catalog, again, self.accessing(hit))
         forget_next_use(self.catalog, rows)
         self.expected.end(rows)
         self.catalog.ahead.read(rows)
         self.reorder(rows)
 
-    def accessing(self) -> statistics.Access:
-        """What accesses of now have in common."""
-        clock = self.clock
-        return statistics.Access(clock.step, clock.wall_s, self.policy.common, self.gaps, self.new_class)
+    def accessing(self, hit: bool | None) -> statistics.Access:
+        """What accesses of now have in common. `hit`: as Fallback.access has it."""
+        clock, common = self.clock, self.policy.common
+        return statistics.Access(clock.step, clock.wall_s, common, self.gaps, self.new_class, self.fallback, hit)
 
     def reorder(self, rows: I64Array) -> None:
         """Statistics of rows have changed."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tierd.core.arrays import constant
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.clock import Clock
+from tierd.core.fallback import Fallback
 from tierd.core.gaps import Gaps
 from tierd.core.ghosts import Ghosts, Records
 from tierd.core.messages import Record
@@ -128,13 +129,16 @@ def restore(catalog: Catalog, rows: I64Array, records: Records) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What accesses of weight 1 have in common. `new`: the class of their request by the tokens that it brings."""
+    """What accesses of weight 1 have in common. `new`: the class of their request by the tokens that it brings;
+    `hit`: as Fallback.access has it."""
 
     step: int
     wall_s: float
     common: Common
     gaps: Gaps
     new: int
+    fallback: Fallback | None = None
+    hit: bool | None = None
 
 
 def access(catalog: Catalog, rows: I64Array, by: Access) -> None:
@@ -143,6 +147,8 @@ def access(catalog: Catalog, rows: I64Array, by: Access) -> None:
     idle = step - catalog.last[rows]
     touches = catalog.touches[rows]
     catalog.learnt[rows] = by.gaps.access(touches, idle, catalog.learnt[rows], by.new)
+    if by.fallback is not None:
+        by.fallback.access(step, idle, by.hit)
     fade = common.decay.factor(idle, wall_s - catalog.wall[rows])
     catalog.crf[rows] = 1.0 + catalog.crf[rows] * fade
     catalog.ema[rows] = (1.0 - common.alpha) * catalog.ema[rows] + common.alpha
@@ -155,6 +161,8 @@ def access_ghosts(records: Records, which: NDArray[np.bool_], by: Access) -> Non
     step, wall_s, common = by.step, by.wall_s, by.common
     idle = step - records.last[which]
     records.learnt[which] = by.gaps.access(records.touches[which], idle, records.learnt[which], by.new)
+    if by.fallback is not None:
+        by.fallback.access(step, idle, by.hit)
     fade = common.decay.factor(idle, wall_s - records.wall[which])
     records.crf[which] = 1.0 + records.crf[which] * fade
     records.ema[which] = (1.0 - common.alpha) * records.ema[which] + common.alpha

@@ -149,7 +149,7 @@ def store(state: State, command: Store) -> StoreReply:
     admit(state, blocks, rows, ghosts, stored, command.block_bytes, priority_of(command.priority, sequence))
     if len(stored):
         _publish(state, session, tier, command, stored, rows[stored])
-        if not count_accesses(state, sequence, rows[stored]):
+        if not count_accesses(state, sequence, rows[stored], hit=False):
             state.reorder(rows[stored])
     return StoreReply(outcomes)
 

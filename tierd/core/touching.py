@@ -27,7 +27,7 @@ def touch(state: State, command: Touch) -> Touched:
         counts = first_in(sequence, blocks.ids).astype(np.int64)
     known = rows != UNKNOWN
     places = first_of_each(indices(known & (counts > 0)), rows)
-    state.touch(rows[places], counts[places])
+    state.touch(rows[places], counts[places], hit=True)
     for tier, hits in ((Tier.HBM, command.hbm_hits), (Tier.HOST, command.host_hits)):
         if tier in state.tiers:
             state.tiers[tier].counters.hits += hits
@@ -45,13 +45,13 @@ def touch_kept_out(
     if sequence is not None:
         places = places[first_in(sequence, blocks.ids[places])]
     known = rows[places] != UNKNOWN
-    state.touch(rows[places[known]])
+    state.touch(rows[places[known]], hit=False)
     places = places[~known][::-1]  # the deepest are forgotten first
     if not len(places) or not state.policy.common.persist:
         return
     ids = blocks.ids[places]
     records = state.ghosts.take_or_new(ids, ghosts[places], never_seen(len(blocks), blocks.chain)[places])
-    statistics.access_ghosts(records, np.ones(len(ids), bool), state.accessing())
+    statistics.access_ghosts(records, np.ones(len(ids), bool), state.accessing(hit=False))
     state.ghosts.add(ids, records, state.policy.common.ghosts_for(state.most_identities))
 
 
@@ -62,6 +62,6 @@ def _touch_ghosts(state: State, ids: U8Array, counts: np.ndarray) -> int:
     places, counts = places[wanted], counts[first][wanted]
     records = state.ghosts.records(places)
     for done in range(int(counts.max(initial=0))):
-        statistics.access_ghosts(records, counts > done, state.accessing())
+        statistics.access_ghosts(records, counts > done, state.accessing(hit=None))
     state.ghosts.update(places, records)
     return len(places)

@@ -21,7 +21,7 @@ from tierd.core.arrays import every, groups, indices, some
 from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.heads import Heads
-from tierd.core.policy.base import CLASS_BITS, ByClass, ByKey, Moment, Policy
+from tierd.core.policy.base import CLASS_BITS, ByClass, ByKey, Moment, Policy, ranks_of
 from tierd.core.policy.queues import ByQueues
 from tierd.core.protection import Protection
 from tierd.core.queue_order import QueueOrder
@@ -418,7 +418,7 @@ class _Merge:
         if row not in self._known:
             rows = [row, *found.late_rows()]
             stats = StatsOf(self._catalog, np.array(rows, np.int64))
-            self._known.update(zip(rows, self._policy.ranks(stats, self._now).tolist(), strict=True))
+            self._known.update(zip(rows, ranks_of(self._policy, stats, self._now).tolist(), strict=True))
         return self._known[row]
 
     def run(self, row: int, found: _ClassList, bar: _Bar, most: int, protection: Protection) -> I64Array:
@@ -436,7 +436,7 @@ class _Merge:
         if bar.others == -np.inf or (bar.rank > bar.others and last[rows[-1]] == last[rows[0]]):
             return rows
         ahead = found.stage[: len(rows) + 1]
-        ranks = self._policy.ranks(StatsOf(self._catalog, ahead), self._now)
+        ranks = ranks_of(self._policy, StatsOf(self._catalog, ahead), self._now)
         behind = indices(~self._pass(bar, rows[1:], ranks[1 : len(rows)]))
         count = int(behind[0]) + 1 if len(behind) else len(rows)
         self._known.update(zip(ahead[: count + 1].tolist(), ranks.tolist(), strict=False))

@@ -34,6 +34,7 @@ IntArray = NDArray[np.int64]
 
 _ZERO = constant(0, np.int64)
 ADMISSIONS = ("none", "learned")
+FALLBACKS = ("none", "lru")
 CLASS_BITS = 20
 """Classes are numbers of so many bits."""
 
@@ -118,13 +119,14 @@ class GivenStats:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a rank is asked for: the step, the wall time (s), the tier's characteristic age T (steps), and the index
-    learnt of gaps (rows, bins; gaps.py)."""
+    """When a rank is asked for: the step, the wall time (s), the tier's characteristic age T (steps), the index
+    learnt of gaps (rows, bins; gaps.py), and whether LRU has taken over (fallback.py)."""
 
     step: int
     wall_s: float
     age: float
     index: FloatArray = field(default_factory=lambda: LIKE_LRU, repr=False, compare=False)
+    fallen_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Common:
 
     alpha: weight of an access in `ema`. persist: records survive as ghosts. ghost_factor: ghosts per
     resident block. leaf_only: a block with a resident child in the tier is no victim. admission: whether all
-    blocks are stored (admission.py).
+    blocks are stored (admission.py). fallback: what takes over where the policy does worse (fallback.py).
     """
 
     alpha: float = 0.5
@@ -169,6 +171,7 @@ class Common:
     ghost_factor: float = 4.0
     leaf_only: bool = True
     admission: str = "none"
+    fallback: str = "none"
 
     def ghosts_for(self, blocks: int) -> int:
         """Most ghosts beside so many resident blocks."""
@@ -217,6 +220,11 @@ class ByKey(Policy, Protocol):
 
     def keys(self, stats: Stats) -> FloatArray:
         """Number of each record, lowest goes first."""
+
+
+def ranks_of(policy: Policy, stats: Stats, now: Moment) -> FloatArray:
+    """Rank of each record by the policy, or by its last access where LRU has taken over: higher goes sooner."""
+    return (now.step - stats.last).astype(np.float64) if now.fallen_back else policy.ranks(stats, now)
 
 
 @runtime_checkable
@@ -272,7 +280,8 @@ class Parameters:
         return text
 
     def common(
-        self, alpha: float, *, leaf_only: bool = True, ghost_factor: float = 4.0, admission: str = "none"
+        self, alpha: float, *, leaf_only: bool = True, ghost_factor: float = 4.0, admission: str = "none",
+        fallback: str = "none",
     ) -> Common:
         """The parameters of `Common`; the arguments are the policy's defaults."""
         if self.has("lambda") and self.has("half_life_s"):
@@ -285,6 +294,7 @@ class Parameters:
             ghost_factor=self.number("ghost_factor", ghost_factor, 0.0, math.inf),
             leaf_only=self.flag("leaf_only", leaf_only),
             admission=self.choice("admission", admission, ADMISSIONS),
+            fallback=self.choice("fallback", fallback, FALLBACKS),
         )
 
     def finish(self) -> None:
@@ -312,4 +322,5 @@ def common_spec(common: Common) -> list[str]:
         f"ghost_factor={in_spec(common.ghost_factor)}",
         f"leaf_only={str(common.leaf_only).lower()}",
         f"admission={common.admission}",
+        f"fallback={common.fallback}",
     ]

@@ -44,8 +44,8 @@ class Lrfu:
     @classmethod
     def parse(cls, parameters: Parameters) -> Lrfu:
         ranking = parameters.choice("ranking", "auto", RANKINGS)
-        admission = "learned" if ranking == "auto" else "none"
-        common = parameters.common(DEFAULT_ALPHA[ranking], admission=admission)
+        admission, fallback = ("learned", "lru") if ranking == "auto" else ("none", "none")
+        common = parameters.common(DEFAULT_ALPHA[ranking], admission=admission, fallback=fallback)
         if ranking == "composite":
             return cls(common, ranking, parameters.number("beta", DEFAULT_BETA, 0.0, 1e6))
         return cls(common, ranking)

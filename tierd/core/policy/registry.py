@@ -60,6 +60,8 @@ def parse(spec: str) -> Policy:
     parameters.finish()
     if policy.index == "queues" and policy.common.admission != "none":
         raise InvalidInput("policy.admission", f"{name} goes by queues, and stores all")
+    if policy.index != "classes" and policy.common.fallback != "none":
+        raise InvalidInput("policy.fallback", f"{name} goes by {policy.index}: for policies whose index is classes")
     return policy
 
 
