@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("tierd.console.change:verify", "Compare stored bytes with their checksums."),
     "doctor": ("tierd.console.doctor:doctor", "Whether this machine has what the daemon needs."),
     "size": ("tierd.console.size:size_command", "Bytes of a model's blocks, and what a tier holds of it."),
-    "sim": ("tierd.sim.command:sim", "Replay a trace through the policies; also `sim compare`, `sim attention`."),
+    "sim": ("tierd.sim.command:sim", "Replay a trace by policies; `sim attention`, `sim compare`."),
     "sim compare": ("tierd.sim.compare_command:compare", "Policies over several traces and capacities."),
     "sim attention": ("tierd.sim.attention_command:attention", "Replay attention through policies over tokens."),
     "calibrate": ("tierd.sim.calibrate_command:calibrate", "Which policy and parameters serve a trace."),

@@ -33,10 +33,10 @@ async def observe(
     into it, of which it is the mean. A sequence that closed a short while ago takes reports still. 0 for a sequence
     without blocks.
     """
-    known = _known(ns, sequence)
     whole(steps, "steps", 1, STEPS_MAX)
     whole(policy_epoch, "policy_epoch", 0, 2**64 - 1)
     data = b"" if attention is None else float32_bytes(attention, "attention")
+    known = _known(ns, sequence)
 
     async def report(session: Session) -> int:
         reply = await session.call("Observe", blocks_pb2.ObserveRequest(
@@ -56,10 +56,11 @@ async def set_budget(
     goes, as in `observe`. What is not copied down in time is LEAVING, and goes on. Raises FailedPrecondition where
     there is no budget to keep, InvalidArgument naming the field of one that cannot be.
     """
-    running, wait = _known(ns, sequence), Deadline.of(timeout_s)
+    wait = Deadline.of(timeout_s)
     whole(steps, "steps", 1, STEPS_MAX)
     given = None if budget is None else budget_of(budget)
     data = b"" if attention is None else float32_bytes(attention, "attention")
+    running = _known(ns, sequence)
     message = None if given is None else blocks_pb2.SequenceBudget(**running.in_blocks(given))
 
     async def ask(session: Session) -> Resident:

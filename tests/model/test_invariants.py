@@ -199,7 +199,8 @@ def count_a_held_id_more(state: State) -> None:
 
 
 def open_a_sequence(state: State) -> None:
-    state.sequences[WRITER, "extra"] = Sequence(Prompt(KIND, CHAIN[4:]).ids(), Prompt(KIND, CHAIN[4:]).ids().ids, 0)
+    chain = Prompt(KIND, CHAIN[4:]).ids()
+    state.sequences[WRITER, "extra"] = Sequence(chain, np.zeros(len(chain), bool), chain.ids, 0)
 
 
 def lengthen_a_lease(state: State) -> None:

@@ -211,6 +211,19 @@ CASES: list[Case] = [
             b"abc", floats(float("nan")), floats(-0.1), floats(float("inf")), floats(1.01), floats(0.1, 0.1, 0.1)
         )
     ],
+    *session_cases("SetBudget", pb.SetBudgetRequest, sequence="open"),
+    ("SetBudget", lambda s: pb.SetBudgetRequest(session=s), "sequence: empty", INVALID),
+    ("SetBudget", lambda s: pb.SetBudgetRequest(session=s, sequence="r"), "sequence 'r'", NOT_FOUND),
+    ("SetBudget", lambda s: pb.SetBudgetRequest(session=s, sequence="open", steps=MANY), "steps: 1000001", INVALID),
+    (
+        "SetBudget", lambda s: pb.SetBudgetRequest(session=s, sequence="open", attention=b"abc"),
+        "attention: 3 bytes", INVALID,
+    ),
+    (
+        "SetBudget",
+        lambda s: pb.SetBudgetRequest(session=s, sequence="open", budget=pb.SequenceBudget(policy="p" * 5000)),
+        "budget.policy: 5000 bytes", INVALID,
+    ),
     *blocks_cases("Evict", pb.EvictRequest, to=pb.TIER_SPILL),
     ("Evict", lambda s: pb.EvictRequest(blocks=ONE), "allow_drop: false", INVALID),
     ("Evict", lambda s: pb.EvictRequest(blocks=ONE, to=pb.TIER_HBM), "to: HBM", INVALID),
@@ -280,6 +293,7 @@ ADMIN_CASES: list[Case] = [
     ("SetPolicy", lambda s: apb.SetPolicyRequest(policy="best"), "policy", INVALID),
     ("SetPolicy", lambda s: apb.SetPolicyRequest(policy="lrfu(alpha=7)"), "alpha", INVALID),
     ("ListNamespaces", lambda s: apb.ListNamespacesRequest(page_size=10_001), "page_size: 10001", INVALID),
+    ("ListSequences", lambda s: apb.ListSequencesRequest(page_size=10_001), "page_size: 10001", INVALID),
     ("Clear", lambda s: apb.ClearRequest(filter=PREFIX), "filter.identity_prefix", INVALID),
     ("Clear", lambda s: filtered(model="m" * 1025), "filter.model: 1025 bytes", INVALID),
     ("Clear", lambda s: filtered(revision="m" * 1025), "filter.revision: 1025 bytes", INVALID),

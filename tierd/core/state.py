@@ -83,7 +83,7 @@ class EngineSettings:
     max_sequences: int = 4_096
     spill_grace_s: float = 60.0
     pin_share: float = 0.5
-    stock_bytes: int = 64 << 20
+    stock_bytes: int = 128 << 20
     stock_share: float = 1 / 16
     pin_ttl_s: float = 3_600.0
     pin_ttl_max_s: float = 86_400.0
