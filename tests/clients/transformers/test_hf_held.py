@@ -170,6 +170,17 @@ def test_lost_blocks_are_counted_and_left_out(model: Any, server: Any) -> None:
         assert cache.get_seq_length() == TOKENS + 2
 
 
+def test_a_cache_is_of_one_text(model: Any, server: Any) -> None:
+    """A reset is refused, and changes nothing: under the same names the daemon has blocks of the text before."""
+    with OffloadedCache(model, address=server.address, budget_tokens=64, recent_tokens=16) as cache:
+        for one in (cache, HeldCache(model, H2O(budget=40, recent=8))):
+            model(prompt(TOKENS, seed=9), cache=one)
+            with pytest.raises(FailedPrecondition, match="make a new cache"):
+                one.reset()
+            assert one.get_seq_length() == TOKENS
+            assert model(prompt(1, seed=12), cache=one).logits.isfinite().all()
+
+
 def test_bad_input_is_named(model: Any) -> None:
     """Batches, numbers out of range and a model without this attention are refused by name."""
     cache = HeldCache(model, H2O(budget=40, recent=8))

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
-from tierd_client.errors import FailedPrecondition, InvalidArgument
+from tierd_client.errors import InvalidArgument
 from tierd_client.integrations.transformers.attention import (
     ROWS,
     full_attention_only,
-    given_by,
     output_of,
     weights_of,
 )
+from tierd_client.integrations.transformers.layer import AttendedLayer
 from tierd_client.tokens import HeldTokens, TokenPolicy, adaptive_budgets, kept_of
 from tierd_client.tokens.policy import PADDING
 
@@ -50,45 +50,19 @@ class HeldCache(Cache):
         return sum(layer.held_bytes for layer in self.layers)
 
 
-class HeldLayer(CacheLayerMixin):
+class HeldLayer(AttendedLayer):
     """Keys and values [1, kv_heads, slots, head_dim] of the tokens held."""
-
-    is_sliding = False
-    keys: Tensor
-    values: Tensor
 
     def __init__(self, policy: TokenPolicy, per_head: bool, adaptive: float | None, grouping: str) -> None:
         super().__init__()
         self._policy, self._per_head, self._adaptive, self._grouping = policy, per_head, adaptive, grouping
-        self._unseen = 0
-        self.reset()
-
-    def reset(self) -> None:
-        """Forgets all."""
         self.held: HeldTokens | None = None
-        self._unseen = 0
-        self.is_initialized = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        batch, heads = key_states.shape[:2]
-        if batch != 1:
-            raise InvalidArgument(f"batch: {batch} sequences, this cache is of one")
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        super().lazy_initialization(key_states, value_states)
+        heads = key_states.shape[1] if self._per_head else 1
         self.held = HeldTokens(
-            self._policy, batch, heads if self._per_head else 1, grouping=self._grouping, device=self.device,
-            checked=False)
-        self.is_initialized = True
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        if self._unseen:
-            raise FailedPrecondition("attention: call use_attention(model) before this cache is used")
-        self._unseen = key_states.shape[2]
-        self.keys = torch.cat((self.keys, key_states), 2)
-        self.values = torch.cat((self.values, value_states), 2)
-        return given_by(self.keys, self), self.values
+            self._policy, 1, heads, grouping=self._grouping, device=self.device, checked=False)
 
     def attend(self, query: Tensor, scaling: float) -> Tensor:
         assert self.held is not None
@@ -123,9 +97,6 @@ class HeldLayer(CacheLayerMixin):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         slots = self.keys.shape[2] if self.is_initialized else 0
         return slots + query_length, self.get_seq_length() - slots
-
-    def get_max_length(self) -> int:
-        return -1
 
     @property
     def held_bytes(self) -> int:

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from tierd_client.arguments import whole
-from tierd_client.errors import FailedPrecondition, InvalidArgument, LimitReached
+from tierd_client.errors import LimitReached
 from tierd_client.identity import Identities, plain_ids
 from tierd_client.integrations.calls import CONNECT_S, attempt
 from tierd_client.integrations.link import Link
@@ -30,11 +30,11 @@ from tierd_client.integrations.transformers import blocks
 from tierd_client.integrations.transformers.attention import (
     ROWS,
     full_attention_only,
-    given_by,
     output_of,
     weights_of,
 )
 from tierd_client.integrations.transformers.index import Index, index_named
+from tierd_client.integrations.transformers.layer import AttendedLayer
 from tierd_client.integrations.transformers.model import name_of
 from tierd_client.integrations.transformers.prefix import FETCH_TIMEOUT_S
 from tierd_client.layout import Layout
@@ -184,41 +184,18 @@ def _drop(namespace: Namespace, ids: Identities) -> None:
     namespace.evict(ids, to=None, allow_drop=True)
 
 
-class OffloadedLayer(CacheLayerMixin):
-    """`keys`, `values`: of the newest tokens, [1, kv_heads, tokens, head_dim]."""
-
-    is_sliding = False
-    keys: Tensor
-    values: Tensor
+class OffloadedLayer(AttendedLayer):
+    """`keys`, `values`: of the newest tokens."""
 
     def __init__(self, number: int, shelf: Shelf, index: Index, budget_blocks: int, recent_tokens: int) -> None:
         super().__init__()
         self._number, self._shelf, self._index = number, shelf, index
         self._budget, self._recent = budget_blocks, recent_tokens
-        self._unseen = 0
         self.blocks = 0
         """Full blocks older than the newest tokens."""
         self._here: dict[int, tuple[Tensor, Tensor]] = {}
         self._kept: set[int] = set()
         self._lost: set[int] = set()
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        batch = len(key_states)
-        if batch != 1:
-            raise InvalidArgument(f"batch: {batch} sequences, this cache is of one")
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-        self.is_initialized = True
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        if self._unseen:
-            raise FailedPrecondition("attention: call use_attention(model) before this cache is used")
-        self._unseen = key_states.shape[2]
-        self.keys = torch.cat((self.keys, key_states), 2)
-        self.values = torch.cat((self.values, value_states), 2)
-        return given_by(self.keys, self), self.values
 
     def attend(self, query: Tensor, scaling: float) -> Tensor:
         chosen = self._chosen(query, scaling) if query.shape[2] == 1 else list(range(self.blocks))
@@ -248,9 +225,6 @@ class OffloadedLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
-
-    def get_max_length(self) -> int:
-        return -1
 
     @property
     def held_bytes(self) -> int:
