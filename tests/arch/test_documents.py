@@ -142,6 +142,17 @@ def test_stubs_are_current(tmp_path: Path) -> None:
     assert made == {path.name: path.read_text() for path in stubs.iterdir() if path.is_file()}
 
 
+@pytest.mark.parametrize("project", [ROOT, ROOT / "clients"])
+def test_floors_are_those_of_the_stubs(project: Path) -> None:
+    """Who installs the oldest grpcio and protobuf that a distribution asks for can import the stubs."""
+    stubs = ROOT / "clients" / "tierd_client" / GENERATED
+    made = re.search(r"Protobuf Python Version: (.+)", (stubs / "blocks_pb2.py").read_text())
+    called = re.search(r"GRPC_GENERATED_VERSION = '(.+)'", (stubs / "blocks_pb2_grpc.py").read_text())
+    assert made and called
+    declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {f"protobuf>={made[1]}", f"grpcio>={called[1]}"} <= set(declared)
+
+
 def test_settings_are_documented() -> None:
     """docs/settings.md is what `make docs` makes of the settings."""
     made = subprocess.run(

@@ -100,7 +100,7 @@ class TierOccupancy(_message.Message):
     stocked_bytes: int
     footprints: _containers.ScalarMap[int, int]
     over_budget_total: int
-    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: _Optional[bool] = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ..., stocked_bytes: _Optional[int] = ..., footprints: _Optional[_Mapping[int, int]] = ..., over_budget_total: _Optional[int] = ...) -> None: ...
+    def __init__(self, tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., capacity_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., quarantined_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., evictable_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., requested_bytes: _Optional[int] = ..., serving: bool = ..., state: _Optional[str] = ..., characteristic_age_steps: _Optional[float] = ..., hits_total: _Optional[int] = ..., stored_total: _Optional[int] = ..., evicted_total: _Optional[int] = ..., demoted_total: _Optional[int] = ..., promoted_total: _Optional[int] = ..., failed_moves_total: _Optional[int] = ..., lent_blocks: _Optional[int] = ..., found_blocks: _Optional[int] = ..., shed_total: _Optional[_Mapping[str, int]] = ..., stocked_bytes: _Optional[int] = ..., footprints: _Optional[_Mapping[int, int]] = ..., over_budget_total: _Optional[int] = ...) -> None: ...
 
 class OccupancyResponse(_message.Message):
     __slots__ = ("tiers", "identities", "ghosts", "sessions", "sequences", "leases", "step", "boot_id", "instance_id", "uptime_s", "misses_total", "moves_in_flight", "policy", "policy_epoch", "pinned_blocks", "pinned_bytes", "pinned_bytes_max", "prefetches", "budgeted_sequences", "budgeted_blocks", "read_ahead_used_total", "read_ahead_wasted_total")
@@ -176,7 +176,7 @@ class BlockFilter(_message.Message):
     group: int
     older_than_s: float
     pinned: bool
-    def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: _Optional[bool] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., weights_epoch: _Optional[int] = ..., weights_epoch_below: _Optional[int] = ..., tenant: _Optional[str] = ..., group: _Optional[int] = ..., older_than_s: _Optional[float] = ..., pinned: _Optional[bool] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[int] = ..., tier: _Optional[_Union[_blocks_pb2.Tier, str]] = ..., identity_prefix: _Optional[bytes] = ..., in_use: bool = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., weights_epoch: _Optional[int] = ..., weights_epoch_below: _Optional[int] = ..., tenant: _Optional[str] = ..., group: _Optional[int] = ..., older_than_s: _Optional[float] = ..., pinned: bool = ...) -> None: ...
 
 class ListSequencesRequest(_message.Message):
     __slots__ = ("page_size", "offset")
@@ -226,7 +226,7 @@ class ListNamespacesRequest(_message.Message):
     page_size: int
     offset: int
     by_tenant: bool
-    def __init__(self, page_size: _Optional[int] = ..., offset: _Optional[int] = ..., by_tenant: _Optional[bool] = ...) -> None: ...
+    def __init__(self, page_size: _Optional[int] = ..., offset: _Optional[int] = ..., by_tenant: bool = ...) -> None: ...
 
 class ListNamespacesResponse(_message.Message):
     __slots__ = ("namespaces", "next_offset")
@@ -360,7 +360,7 @@ class BlockRecord(_message.Message):
     next_use: str
     expected_s: float
     pinned_s: float
-    def __init__(self, identity: _Optional[bytes] = ..., namespace: _Optional[int] = ..., namespace_name: _Optional[str] = ..., group: _Optional[int] = ..., position: _Optional[int] = ..., parent: _Optional[bytes] = ..., block_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., touches: _Optional[int] = ..., last_step: _Optional[int] = ..., last_wall_s: _Optional[float] = ..., ema: _Optional[float] = ..., crf: _Optional[float] = ..., sequences: _Optional[int] = ..., ghost: _Optional[bool] = ..., priority: _Optional[_Union[_blocks_pb2.Priority, str]] = ..., next_use: _Optional[str] = ..., expected_s: _Optional[float] = ..., pinned_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, identity: _Optional[bytes] = ..., namespace: _Optional[int] = ..., namespace_name: _Optional[str] = ..., group: _Optional[int] = ..., position: _Optional[int] = ..., parent: _Optional[bytes] = ..., block_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., touches: _Optional[int] = ..., last_step: _Optional[int] = ..., last_wall_s: _Optional[float] = ..., ema: _Optional[float] = ..., crf: _Optional[float] = ..., sequences: _Optional[int] = ..., ghost: bool = ..., priority: _Optional[_Union[_blocks_pb2.Priority, str]] = ..., next_use: _Optional[str] = ..., expected_s: _Optional[float] = ..., pinned_s: _Optional[float] = ...) -> None: ...
 
 class DescribeBlockRequest(_message.Message):
     __slots__ = ("ids",)
@@ -438,7 +438,7 @@ class PlanResponse(_message.Message):
     free_bytes: int
     victim_bytes: int
     victim_blocks: int
-    def __init__(self, victims: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., enough: _Optional[bool] = ..., free_bytes: _Optional[int] = ..., victim_bytes: _Optional[int] = ..., victim_blocks: _Optional[int] = ...) -> None: ...
+    def __init__(self, victims: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., enough: bool = ..., free_bytes: _Optional[int] = ..., victim_bytes: _Optional[int] = ..., victim_blocks: _Optional[int] = ...) -> None: ...
 
 class GetConfigRequest(_message.Message):
     __slots__ = ()
@@ -472,7 +472,7 @@ class ClearRequest(_message.Message):
     filter: BlockFilter
     dry_run: bool
     ghosts: bool
-    def __init__(self, filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ..., ghosts: _Optional[bool] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., dry_run: bool = ..., ghosts: bool = ...) -> None: ...
 
 class TierCleared(_message.Message):
     __slots__ = ("tier", "blocks", "bytes")
@@ -564,7 +564,7 @@ class VerifyRequest(_message.Message):
     filter: BlockFilter
     repair: bool
     timeout_ms: int
-    def __init__(self, ids: _Optional[bytes] = ..., filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., repair: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[bytes] = ..., filter: _Optional[_Union[BlockFilter, _Mapping]] = ..., repair: bool = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("verified_blocks", "verified_bytes", "damaged", "skipped_blocks")
@@ -586,7 +586,7 @@ class AttachSpillRequest(_message.Message):
     url: str
     replace: bool
     timeout_ms: int
-    def __init__(self, url: _Optional[str] = ..., replace: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, url: _Optional[str] = ..., replace: bool = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class AttachSpillResponse(_message.Message):
     __slots__ = ("forgotten_blocks",)

@@ -278,7 +278,7 @@ class SessionInfo(_message.Message):
     server_version: str
     stock_bytes: int
     return_stock: bool
-    def __init__(self, session: _Optional[int] = ..., token: _Optional[bytes] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., attach_path: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_held: _Optional[int] = ..., policy_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., stock_bytes: _Optional[int] = ..., return_stock: _Optional[bool] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., token: _Optional[bytes] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., attach_path: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_held: _Optional[int] = ..., policy_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., stock_bytes: _Optional[int] = ..., return_stock: bool = ...) -> None: ...
 
 class DetachRequest(_message.Message):
     __slots__ = ("session", "token")
@@ -322,7 +322,7 @@ class BlockIds(_message.Message):
     chain: bool
     position: int
     parent: bytes
-    def __init__(self, namespace: _Optional[int] = ..., group: _Optional[int] = ..., ids: _Optional[bytes] = ..., chain: _Optional[bool] = ..., position: _Optional[int] = ..., parent: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[int] = ..., group: _Optional[int] = ..., ids: _Optional[bytes] = ..., chain: bool = ..., position: _Optional[int] = ..., parent: _Optional[bytes] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
     __slots__ = ("blocks",)
@@ -376,7 +376,7 @@ class ReserveRequest(_message.Message):
     call: int
     priority: Priority
     knows_declined: bool
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., knows_declined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., call: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., knows_declined: bool = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "tier")
@@ -442,7 +442,7 @@ class StoreRequest(_message.Message):
     timeout_ms: int
     returned: _containers.RepeatedScalarFieldContainer[int]
     knows_declined: bool
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., further: _Optional[bool] = ..., slots_max: _Optional[int] = ..., spare_slots: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ..., knows_declined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., further: bool = ..., slots_max: _Optional[int] = ..., spare_slots: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ..., knows_declined: bool = ...) -> None: ...
 
 class StoreResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "tier", "spare_max")
@@ -490,7 +490,7 @@ class AcquireRequest(_message.Message):
     timeout_ms: int
     device_memory: bool
     call: int
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., device_memory: _Optional[bool] = ..., call: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., device_memory: bool = ..., call: _Optional[int] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "checksums", "tiers", "lease")
@@ -566,7 +566,7 @@ class SequenceBudget(_message.Message):
     sink_blocks: int
     lossy: bool
     policy: str
-    def __init__(self, blocks: _Optional[int] = ..., recent_blocks: _Optional[int] = ..., sink_blocks: _Optional[int] = ..., lossy: _Optional[bool] = ..., policy: _Optional[str] = ...) -> None: ...
+    def __init__(self, blocks: _Optional[int] = ..., recent_blocks: _Optional[int] = ..., sink_blocks: _Optional[int] = ..., lossy: bool = ..., policy: _Optional[str] = ...) -> None: ...
 
 class OpenSequenceResponse(_message.Message):
     __slots__ = ("step", "tiers", "hit_blocks")
@@ -652,7 +652,7 @@ class EvictRequest(_message.Message):
     to: Tier
     allow_drop: bool
     timeout_ms: int
-    def __init__(self, blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., to: _Optional[_Union[Tier, str]] = ..., allow_drop: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., to: _Optional[_Union[Tier, str]] = ..., allow_drop: bool = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class EvictResponse(_message.Message):
     __slots__ = ("outcomes",)
@@ -770,7 +770,7 @@ class PrefetchResponse(_message.Message):
     outcomes: _containers.RepeatedScalarFieldContainer[PrefetchOutcome]
     done: bool
     left_ms: int
-    def __init__(self, ticket: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[PrefetchOutcome, str]]] = ..., done: _Optional[bool] = ..., left_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, ticket: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[PrefetchOutcome, str]]] = ..., done: bool = ..., left_ms: _Optional[int] = ...) -> None: ...
 
 class PutHeader(_message.Message):
     __slots__ = ("session", "blocks", "tier", "sequence", "timeout_ms", "priority", "checksums", "knows_declined")
@@ -790,7 +790,7 @@ class PutHeader(_message.Message):
     priority: Priority
     checksums: _containers.RepeatedScalarFieldContainer[int]
     knows_declined: bool
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., checksums: _Optional[_Iterable[int]] = ..., knows_declined: _Optional[bool] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., checksums: _Optional[_Iterable[int]] = ..., knows_declined: bool = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("header", "data")

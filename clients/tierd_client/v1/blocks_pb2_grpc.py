@@ -5,7 +5,7 @@ import warnings
 
 from tierd_client.v1 import blocks_pb2 as tierd_dot_v1_dot_blocks__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.78.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class BlocksStub:
+class BlocksStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -171,7 +171,7 @@ class BlocksStub:
                 _registered_method=True)
 
 
-class BlocksServicer:
+class BlocksServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def RegisterNamespace(self, request, context):
@@ -528,7 +528,7 @@ def add_BlocksServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Blocks:
+class Blocks(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

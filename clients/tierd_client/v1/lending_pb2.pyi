@@ -118,7 +118,7 @@ class WithdrawRequest(_message.Message):
     pages: _containers.RepeatedScalarFieldContainer[int]
     save: bool
     timeout_ms: int
-    def __init__(self, session: _Optional[int] = ..., pool: _Optional[int] = ..., pages: _Optional[_Iterable[int]] = ..., save: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., pool: _Optional[int] = ..., pages: _Optional[_Iterable[int]] = ..., save: bool = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class WithdrawResponse(_message.Message):
     __slots__ = ("outcomes", "pages")

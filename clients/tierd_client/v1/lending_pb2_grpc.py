@@ -5,7 +5,7 @@ import warnings
 
 from tierd_client.v1 import lending_pb2 as tierd_dot_v1_dot_lending__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.78.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class LendingStub:
+class LendingStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -51,7 +51,7 @@ class LendingStub:
                 _registered_method=True)
 
 
-class LendingServicer:
+class LendingServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Lend(self, request, context):
@@ -104,7 +104,7 @@ def add_LendingServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Lending:
+class Lending(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
