@@ -161,6 +161,18 @@ def test_the_command_tells_what_survival_is_worth() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--persistence", "--plot", "map.svg"], "--plot"), (["--persistence", "--fine"], "--fine"),
+     (["--blocks"], "--blocks"), (["--warm-up", "5%"], "--warm-up")],
+)
+def test_options_that_would_be_passed_over_are_refused(options: list[str], named: str) -> None:
+    """An option of the other kind of calibration ends the command with status 2 and is named."""
+    refused = run_command(SCANS, *options)
+    assert refused.exit_code == 2
+    assert named in refused.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [(["nowhere.npz"], "nowhere.npz"), (["multi-turn(turns=5)"], "5 requests"), ([SCANS, "--policy", "x"], "'x'"),
      ([SCANS, "--capacity", "0"], "--capacity")],

@@ -50,6 +50,14 @@ def test_a_table_has_a_line_a_point() -> None:
     ]
 
 
+def test_more_policies_than_colours() -> None:
+    """Colours begin again where they have run out: each policy has a bar."""
+    policies = [f"policy {number}" for number in range(12)]
+    point = Point("t", "5%", 50, {"lru": 20.0, "belady": 40.0} | dict.fromkeys(policies, 30.0))
+    drawn = ElementTree.fromstring(shares_closed([point], policies))
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}rect"))) == 1 + 2 * len(policies)
+
+
 def test_a_loss_is_drawn_below_the_line() -> None:
     """Bars grow from zero, up for what was gained and down for what was lost."""
     drawn = ElementTree.fromstring(shares_closed(POINTS[:1], ["lrfu", "gab"]))

@@ -148,7 +148,7 @@ def test_capacities(text: str, blocks: list[int]) -> None:
     assert parse_capacities(text, 200) == blocks
 
 
-@pytest.mark.parametrize("text", ["", "x", "5%,", "0", "-3", "0.1%", "1.5", "%", "1/0%", "inf%"])
+@pytest.mark.parametrize("text", ["", "x", "5%,", "0", "-3", "0.1%", "1.5", "%", "1/0%", "inf%", "1e9%", "9" * 15])
 def test_bad_capacities_are_refused(text: str) -> None:
     """What is no capacity of at least one block is refused, naming the option."""
     with pytest.raises(InvalidInput) as caught:

@@ -114,9 +114,10 @@ def test_a_png_shows_what_the_svg_does(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another ending, and PNG without Pillow, end the command with status 2 and say what is missing."""
+    """Another ending, PNG without Pillow and a missing folder end the command with status 2 and are named."""
     monkeypatch.setitem(sys.modules, "PIL", None)
-    for name, problem in (("rates.gif", ".svg nor in .png"), ("rates.png", "tierd[plots]")):
+    wrong = {"rates.gif": ".svg nor in .png", "rates.png": "tierd[plots]", "/nowhere/rates.svg": "no directory"}
+    for name, problem in wrong.items():
         refused = run_command("nowhere.jsonl", "--plot", name)
         assert refused.exit_code == 2
         assert problem in refused.stderr

@@ -113,6 +113,7 @@ def test_time_never_runs_back(tmp_path: Path) -> None:
     [
         ("{", ":2"),
         ("[]", ":2"),
+        ("[" * 100_000, ":2"),
         ('{"hash_ids": [1]}', ":2: timestamp"),
         ('{"timestamp": true, "hash_ids": [1]}', ":2: timestamp"),
         ('{"timestamp": NaN, "hash_ids": [1]}', ":2: timestamp"),
@@ -138,6 +139,10 @@ def test_bad_line_is_named(tmp_path: Path, line: str, field: str) -> None:
         ({"run_len": np.array([1, -1, 2])}, "run_len"),
         ({"run_len": np.array([1, 2])}, "run_len"),
         ({"run_len": np.array([1.0, 2.0, 3.0])}, "run_len"),
+        ({"run_len": np.array([1, 1 << 62, 1 << 62])}, "run_len"),
+        ({"run_start": np.array([0, (1 << 63) - 1, 0])}, "run_start"),
+        ({"run_start": np.array([0, 1 << 63, 0], np.uint64)}, "run_start"),
+        ({"run_off": np.array([], np.int64)}, "run_off"),
         ({"run_off": np.array([0, 2, 4])}, "run_off"),
         ({"run_off": np.array([0, 3, 2])}, "run_off"),
         ({"ts": np.array([0.0])}, "ts"),

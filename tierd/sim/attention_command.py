@@ -26,7 +26,7 @@ PERCENT = "{:.1f} %"
 
 
 def attention(
-    file: Annotated[Path, typer.Argument(help="npz with one array [steps, layers, heads, places] of attention.")],
+    file: Annotated[Path, typer.Argument(help="npz with one array of attention: steps, layers, heads, places.")],
     policy: Annotated[str, typer.Option(help="Policies over tokens, with commas.")] = DEFAULT_POLICIES,
     budget: Annotated[str, typer.Option(help="Places held per head, or percent of all; with commas.")] = "20%,50%",
     obs: Annotated[str, typer.Option(help="Rows of SnapKV's window; with commas.")] = "1,4,16,64",
@@ -47,7 +47,7 @@ def attention(
     try:
         trace = read_attention(file)
         plan = Plan(
-            policies=_words("--policy", policy), budgets=tuple(parse_capacities(budget, int(trace.places[-1]))),
+            policies=_words("--policy", policy), budgets=_budgets(budget, trace),
             windows=_numbers("--obs", obs), pools=_numbers("--pool", pool), recent=recent,
             sharings=_words("--share", share), warm_up_steps=warm_up_steps, heads=kv_heads, grouping=grouping,
         )
@@ -68,6 +68,10 @@ def _swept(trace: AttentionTrace, plan: Plan) -> list[Retained]:
 
     with progress(len(configurations(plan)) * len(plan.budgets), f"replaying {trace.name}") as advance:
         return sweep(trace, plan, advance)
+
+
+def _budgets(text: str, trace: AttentionTrace) -> tuple[int, ...]:
+    return tuple(parse_capacities(text, int(trace.places[-1]), "--budget"))
 
 
 def _words(option: str, text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tierd.core.errors import InvalidInput
 from tierd.plugins import offer_policies
 from tierd.sim.calibrate import BY_REQUESTS, Verdict, candidates, grids, judge
 from tierd.sim.calibrate_report import map_of, print_verdict, verdicts_as_json, worths_as_json, worths_table
-from tierd.sim.command import first_counted, load_trace
+from tierd.sim.command import first_counted, load_trace, refusals
 from tierd.sim.files import check_picture, draw
 from tierd.sim.persistence import POLICIES as STUDIED
 from tierd.sim.persistence import Worth, plan, worths
@@ -22,6 +22,7 @@ from tierd.sim.report import progress
 from tierd.sim.study import Task, most_jobs, play_all
 from tierd.sim.traces import Trace, head_of
 
+NO_WARM_UP = "0%"
 LEAST_REQUESTS = 20
 """Of a trace: fewer have no halves to speak of."""
 
@@ -48,7 +49,7 @@ def calibrate(
     )] = False,
     warm_up: Annotated[
         str, typer.Option(help="With --persistence: leading requests, in percent, whose hits are not counted.")
-    ] = "0%",
+    ] = NO_WARM_UP,
     jobs: Annotated[int, typer.Option(min=0, max=256, help="Replays at once; 0: one a core.")] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw alpha x beta at the first capacity into this file, .svg or .png.")
@@ -58,7 +59,8 @@ def calibrate(
     """Sweeps the parameters of a policy on the first half of a trace and judges the best on the second."""
     console = Console()
     offer_policies()
-    try:
+    with refusals("tierd calibrate"):
+        _check_options(persistence, plot, fine, blocks, warm_up)
         check_picture(plot)
         trace = load_trace(source)
         if requests:
@@ -73,14 +75,22 @@ def calibrate(
         made = grids(fine=fine)
         verdicts = _verdicts(trace, candidates(made, policy or BY_REQUESTS), capacities, jobs)
         draw(plot, map_of(made[0], verdicts[0]))
-    except InvalidInput as error:
-        typer.echo(f"tierd calibrate: {error}", err=True)
-        raise typer.Exit(2) from error
     if as_json:
         typer.echo(verdicts_as_json(verdicts))
         return
     for verdict in verdicts:
         print_verdict(console, trace.name, made, verdict)
+
+
+def _check_options(persistence: bool, plot: Path | None, fine: bool, blocks: bool, warm_up: str) -> None:
+    """InvalidInput for an option that would be passed over."""
+    if persistence:
+        passed_over, problem = {"--plot": plot, "--fine": fine}, "does not go with --persistence"
+    else:
+        passed_over, problem = {"--blocks": blocks, "--warm-up": warm_up != NO_WARM_UP}, "goes with --persistence"
+    for option, given in passed_over.items():
+        if given:
+            raise InvalidInput(option, problem)
 
 
 def _verdicts(trace: Trace, specs: list[str], capacities: Sequence[int], jobs: int) -> list[Verdict]:

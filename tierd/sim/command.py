@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from tierd.core.errors import InvalidInput
+from tierd.core.errors import InvalidInput, TierdError
 from tierd.plugins import offer_policies
-from tierd.sim.files import check_picture, draw, write
+from tierd.sim.files import check_picture, check_place, draw, write
 from tierd.sim.plots import hit_rates
 from tierd.sim.replay import check_policy, parse_capacities
 from tierd.sim.report import as_csv, as_json, as_table, as_tier_table, progress
@@ -69,7 +71,8 @@ def sim(
     """Replays a trace of requests through the engine and counts hits, per policy and capacity."""
     costs = Costs(kv_bytes_per_token, prefill_tokens_per_s)
     offer_policies()
-    try:
+    with refusals("tierd sim"):
+        check_place(csv)
         check_picture(plot)
         trace = load_trace(source, arrivals)
         tiers = _tiers(trace, hbm, spill, prefetch, setting or [])
@@ -79,15 +82,23 @@ def sim(
         rows = _rows(trace, tasks, first_counted(trace, warm_up), jobs)
         write(csv, as_csv(rows, costs))
         draw(plot, hit_rates(rows))
-    except InvalidInput as error:
-        typer.echo(f"tierd sim: {error}", err=True)
-        raise typer.Exit(2) from error
     if as_json_:
         typer.echo(as_json(rows, costs))
     else:
         Console().print(as_table(rows, costs))
         if any(row.tier_hits for row in rows):
             Console().print(as_tier_table(rows, costs))
+
+
+@contextmanager
+def refusals(command: str) -> Iterator[None]:
+    """Errors that are raised on purpose end the command with one line on stderr: with status 2 what was asked for
+    cannot be, with 1 it could not be done."""
+    try:
+        yield
+    except TierdError as error:
+        typer.echo(f"{command}: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInput) else 1) from error
 
 
 def load_trace(source: str, arrivals: Path | None = None) -> Trace:
@@ -108,10 +119,10 @@ def first_counted(trace: Trace, warm_up: str) -> int:
 
 
 def _tiers(trace: Trace, hbm: str, spill: str, prefetch: int, settings: list[str]) -> Tiers:
-    def blocks(text: str) -> int:
-        return parse_capacities(text, trace.distinct)[0] if text else 0
+    def blocks(text: str, option: str) -> int:
+        return parse_capacities(text, trace.distinct, option)[0] if text else 0
 
-    tiers = Tiers(blocks(hbm), blocks(spill), prefetch, parse_settings(settings))
+    tiers = Tiers(blocks(hbm, "--hbm"), blocks(spill, "--spill"), prefetch, parse_settings(settings))
     tiers.engine_settings()
     return tiers
 

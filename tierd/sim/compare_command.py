@@ -11,11 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tierd.core.errors import InvalidInput
 from tierd.plugins import offer_policies
-from tierd.sim.command import load_trace
+from tierd.sim.command import load_trace, refusals
 from tierd.sim.compare import LRU, Point, as_cells, as_markdown, as_record, split_point
-from tierd.sim.files import check_picture, draw, write
+from tierd.sim.files import check_picture, check_place, draw, write
 from tierd.sim.played import Advance
 from tierd.sim.plots import shares_closed
 from tierd.sim.replay import check_policy, parse_capacities
@@ -45,16 +44,14 @@ def compare(
     """Points of prefix hits over lru, and in brackets the share of the way from lru to belady."""
     policies = [one for one in dict.fromkeys(policy or DEFAULT_POLICIES) if one not in (LRU, BELADY)]
     offer_policies()
-    try:
+    with refusals("tierd sim compare"):
+        check_place(markdown)
         check_picture(plot)
         for one in policies:
             check_policy(one)
         found = _replayed(points, policies, jobs or most_jobs())
         write(markdown, as_markdown(found, policies) if markdown else "")
         draw(plot, shares_closed(found, policies))
-    except InvalidInput as error:
-        typer.echo(f"tierd sim compare: {error}", err=True)
-        raise typer.Exit(2) from error
     if as_json:
         typer.echo(json.dumps([as_record(point, policies) for point in found], indent=2))
     else:

@@ -18,8 +18,15 @@ def write(file: Path | None, content: str | bytes) -> None:
         raise InvalidInput(str(file), f"cannot be written: {error.strerror}") from error
 
 
+def check_place(file: Path | None) -> None:
+    """InvalidInput for a file that could not be written: to be asked before the work of a long replay."""
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        raise InvalidInput(str(file), "is a directory" if file.is_dir() else f"{file.parent} is no directory")
+
+
 def check_picture(file: Path | None) -> None:
-    """InvalidInput for a picture that could not be drawn: to be asked before the work of a long replay."""
+    """The same of a picture, which must be of a kind that can be drawn here."""
+    check_place(file)
     if file is None:
         return
     if file.suffix not in (".svg", ".png"):

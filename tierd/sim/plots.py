@@ -37,7 +37,7 @@ def hit_rates(rows: Sequence[Row]) -> str:
         drawn.append(svg.text(x, HEIGHT - BOTTOM + 18, f"{capacity:,}", anchor="middle"))
     drawn.append(svg.text(WIDTH / 2, HEIGHT - 10, "capacity, blocks (logarithmic)", anchor="middle"))
     for number, policy in enumerate(policies):
-        colour = OPTIMUM if policy.strip() == BELADY else COLOURS[number % len(COLOURS)]
+        colour = OPTIMUM if policy.strip() == BELADY else _colour(number)
         points = sorted(place(row) for row in rows if row.policy == policy)
         drawn += [svg.polyline(points, colour, "5,4" if colour == OPTIMUM else "none")]
         drawn += [svg.dot(x, y, colour) for x, y in points]
@@ -60,10 +60,14 @@ def shares_closed(points: Sequence[Point], policies: Sequence[str]) -> str:
         drawn.append(svg.text(left + group / 2, HEIGHT - BOTTOM + 34, point.capacity, anchor="middle"))
         for place, share in enumerate(shares):
             ends = sorted(_height((value - least) / (top - least)) for value in (0.0, share))
-            drawn.append(svg.rect(left + (place + 0.5) * bar, ends[0], bar - 2, ends[1] - ends[0], COLOURS[place]))
+            drawn.append(svg.rect(left + (place + 0.5) * bar, ends[0], bar - 2, ends[1] - ends[0], _colour(place)))
     for number, policy in enumerate(policies):
-        drawn += _legend(number, COLOURS[number % len(COLOURS)], policy)
+        drawn += _legend(number, _colour(number), policy)
     return svg.document(WIDTH, HEIGHT + len(policies) * LEGEND_ROW + 8, drawn)
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
 
 
 def _short_name(trace: str) -> str:

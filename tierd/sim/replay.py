@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -45,12 +46,16 @@ from tierd_client.hits import HitRule
 
 LOOK_AGAIN_EVERY = 8
 """Of so many requests one is looked up again when it has been served: no block of it may be gone then."""
+MOST_CAPACITY = 1 << 40
+"""Blocks."""
+_CAPACITY = re.compile(r"-?\d{1,15}|(\d{1,15}(\.\d{0,15})?|\.\d{1,15})%")
 _SESSION = 1
 
 
-def parse_capacities(text: str, distinct: int) -> list[int]:
-    """Capacities in blocks from `9139,5%,10%`: integers, or percent of the distinct blocks, rounded down."""
-    return [_capacity(one.strip(), distinct) for one in text.split(",")]
+def parse_capacities(text: str, distinct: int, option: str = "--capacity") -> list[int]:
+    """Capacities in blocks from `9139,5%,10%`: integers, or percent of the distinct blocks, rounded down. `option`:
+    where they were given."""
+    return [_capacity(one.strip(), distinct, option) for one in text.split(",")]
 
 
 def check_policy(spec: str, *, pinned: bool = True) -> None:
@@ -150,12 +155,12 @@ def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -
     return played
 
 
-def _capacity(text: str, distinct: int) -> int:
-    try:
-        percent = text.endswith("%")
-        blocks = math.floor(Fraction(text[:-1]) * distinct / 100) if percent else int(text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise InvalidInput("--capacity", f"{text!r} is neither blocks nor percent") from error
+def _capacity(text: str, distinct: int, option: str) -> int:
+    if not _CAPACITY.fullmatch(text):
+        raise InvalidInput(option, f"{text[:80]!r} is neither blocks nor percent")
+    blocks = math.floor(Fraction(text[:-1]) * distinct / 100) if text.endswith("%") else int(text)
     if blocks < 1:
-        raise InvalidInput("--capacity", f"{text!r} is less than one block of {distinct}")
+        raise InvalidInput(option, f"{text!r} is less than one block of {distinct}")
+    if blocks > MOST_CAPACITY:
+        raise InvalidInput(option, f"{text!r} is more than {MOST_CAPACITY:,} blocks")
     return blocks

@@ -69,7 +69,7 @@ def play_all(
             raise ReplayFailed("a replay ended before it was done; fewer --jobs take less memory") from error
         finally:
             stop.value = 1
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
 
 def _play(trace: Trace, task: Task, advance: Advance) -> Played:

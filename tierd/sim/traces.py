@@ -33,6 +33,8 @@ MOST_BLOCK_TOKENS = 1 << 16
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _ID_LIMIT = 1 << 63
+MOST_ACCESSES = 1 << 28
+"""Of a packed file, which can name more blocks than there is memory for; each takes 8 bytes, some four times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ def _tokens_a_block(input_tokens: Any, blocks: int) -> int:
 def _parsed_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         request = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path}:{number}", f"is not JSON ({error})") from error
     if not isinstance(request, dict):
         raise InvalidInput(f"{path}:{number}", "is not a JSON object")
@@ -214,11 +216,11 @@ def _read_packed(path: Path) -> Trace:
             starts = _integers(path, arrays, "run_start")
             runs = _integers(path, arrays, "run_len")
             bounds = _integers(path, arrays, "run_off")
+            _check_runs(path, starts, runs, bounds)
             times_s = _seconds(path, arrays, len(bounds) - 1)
             block_tokens = _block_tokens(path, arrays)
     except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
         raise InvalidInput(str(path), f"is not a packed trace ({error})") from error
-    _check_runs(path, starts, runs, bounds)
     run_ends = np.zeros(len(runs) + 1, np.int64)
     np.cumsum(runs, out=run_ends[1:])
     ids = np.repeat(starts - run_ends[:-1], runs) + np.arange(run_ends[-1])
@@ -238,6 +240,8 @@ def _integers(path: Path, arrays: Mapping[str, NDArray[Any]], field: str) -> I64
     found = _vector(path, arrays, field)
     if found.dtype.kind not in "iu":
         raise InvalidInput(f"{path}: {field}", f"has dtype {found.dtype}, not integers")
+    if len(found) and int(found.max()) >= _ID_LIMIT:
+        raise InvalidInput(f"{path}: {field}", f"entry {int(found.argmax())} is no signed 64-bit integer")
     return found.astype(np.int64)
 
 
@@ -264,5 +268,9 @@ def _check_runs(path: Path, starts: I64Array, runs: I64Array, bounds: I64Array) 
         raise InvalidInput(f"{path}: run_len", f"has {len(runs)} entries, run_start {len(starts)}")
     if (runs < 0).any():
         raise InvalidInput(f"{path}: run_len", f"entry {int(np.argmax(runs < 0))} is negative")
+    if (total := runs.sum(dtype=np.float64)) > MOST_ACCESSES:
+        raise InvalidInput(f"{path}: run_len", f"names {total:.3g} blocks, over {MOST_ACCESSES:,}")
+    if (beyond := starts > _ID_LIMIT - 1 - runs).any():
+        raise InvalidInput(f"{path}: run_start", f"entry {int(np.argmax(beyond))} leads beyond 64-bit integers")
     if len(bounds) == 0 or bounds[0] != 0 or bounds[-1] != len(runs) or (np.diff(bounds) < 0).any():
         raise InvalidInput(f"{path}: run_off", f"must rise from 0 to the {len(runs)} entries of run_len")
