@@ -15,8 +15,11 @@ ANSWERS_WITHIN_S = 240.0
 class Engine:
     """vllm_engine.py as a process; one line there, one back."""
 
-    def __init__(self, python: Path, model: str, transfer: dict[str, Any] | None, processes: bool) -> None:
-        command = [str(python), str(Path(__file__).with_name("vllm_engine.py")), model, json.dumps(transfer or {})]
+    def __init__(
+        self, python: Path, model: str, transfer: dict[str, Any] | None, processes: bool, options: dict[str, Any],
+    ) -> None:
+        script = Path(__file__).with_name("vllm_engine.py")
+        command = [str(python), str(script), model, json.dumps(transfer or {}), json.dumps(options)]
         environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes))}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -36,6 +39,11 @@ class Engine:
         """What the engine answers to a prompt of `count` tokens of the text from token `first` on."""
         answer: dict[str, Any] = self.ask(f"generate {first} {count} {json.dumps(hints) if hints else ''}")
         return answer
+
+    def together(self, count: int, new: int, *firsts: int) -> list[dict[str, Any]]:
+        """What it answers with `new` tokens each to prompts of `count` tokens that it gets at once."""
+        answers: list[dict[str, Any]] = self.ask(f"together {count} {new} {' '.join(map(str, firsts))}")
+        return answers
 
     def end(self) -> None:
         """Ends it with its children."""
@@ -71,7 +79,7 @@ class StartEngine:
         self._python, self._model = python, model
         self.engines: list[Engine] = []
 
-    def __call__(self, transfer: dict[str, Any] | None, *, processes: bool = False) -> Engine:
-        """`processes`: scheduler and worker in processes of their own."""
-        self.engines.append(Engine(self._python, self._model, transfer, processes))
+    def __call__(self, transfer: dict[str, Any] | None, *, processes: bool = False, **options: Any) -> Engine:
+        """`processes`: scheduler and worker in processes of their own. `options`: of vLLM's engine."""
+        self.engines.append(Engine(self._python, self._model, transfer, processes, options))
         return self.engines[-1]

@@ -1,1 +1,1 @@
-"""vLLM as a user of tierd: an OffloadingSpec (offloading.py)."""
+"""vLLM as a user of tierd: an OffloadingSpec (offloading.py), or a KV connector (connector.py)."""

@@ -10,8 +10,19 @@ import logging
 from itertools import islice
 from typing import Any
 
+from vllm.distributed.kv_events import BlockStored
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 from vllm.platforms import current_platform
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
     GPULoadStoreSpec,
@@ -33,11 +44,13 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.version import __version__
 
 __all__ = [
-    "CanonicalKVCaches", "GPULoadStoreSpec", "LoadStoreSpec", "LookupResult", "Medium", "OffloadingConfig",
-    "OffloadingConnectorStats", "OffloadingCounterMetadata", "OffloadingEvent", "OffloadingManager",
-    "OffloadingSpec", "OffloadingWorker", "PrepareStoreOutput", "ReqContext", "RequestOffloadingContext",
-    "ScheduleEndContext", "TransferResult", "engine_name", "group_of_key", "keys_of_request",
-    "model_directory", "say_version",
+    "CanonicalKVCaches", "GPULoadStoreSpec", "KVConnectorBase_V1", "KVConnectorMetadata", "KVConnectorRole",
+    "KVConnectorStats", "KVConnectorWorkerMetadata", "LoadStoreSpec", "LookupResult", "Medium",
+    "OffloadingConfig", "OffloadingConnectorStats", "OffloadingCounterMetadata", "OffloadingEvent",
+    "OffloadingManager", "OffloadingSpec", "OffloadingWorker", "PrepareStoreOutput", "ReqContext",
+    "RequestOffloadingContext", "ScheduleEndContext", "TransferResult", "canonical_caches", "engine_name",
+    "group_of_key", "key_of_block", "keys_of_request", "model_directory", "offloading_config", "say_version",
+    "stored_event",
 ]
 
 SERVED = ("0.32",)
@@ -69,6 +82,50 @@ def keys_of_request(context: Any, seen: int) -> list[bytes]:
     """The keys of a request's blocks that came after the first `seen`: of each group in the order of the prompt."""
     keys = context._offload_key_positions
     return list(islice(keys, seen, None)) if len(keys) > seen else []
+
+
+def key_of_block(block_hash: bytes) -> bytes:
+    """The key of a block of the first group, as vLLM's own offloading makes it."""
+    return block_hash + bytes(GROUP_BYTES)
+
+
+def offloading_config(vllm_config: Any, kv_cache_config: Any) -> OffloadingConfig:
+    """What vLLM's own offloading makes of the engine's configuration."""
+    return build_offloading_config(vllm_config, kv_cache_config)
+
+
+def canonical_caches(
+    vllm_config: Any, kv_cache_config: Any, config: OffloadingConfig, kv_caches: dict[str, Any],
+) -> CanonicalKVCaches:
+    """An engine's tensors by group, as vLLM's own offloading would hand them to its worker."""
+    taken = _CachesTaken(config)
+    OffloadingConnectorWorker(taken, vllm_config, kv_cache_config).register_kv_caches(kv_caches)
+    return taken.caches
+
+
+class _CachesTaken:
+    """Stands for an OffloadingSpec, to be given the caches."""
+
+    replicated_layout = False
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        self.config = config
+        self.caches: CanonicalKVCaches = None
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> None:
+        self.caches = kv_caches
+
+
+def stored_event(request: Any, keys: list[bytes], index: int, block_tokens: int) -> BlockStored:
+    """vLLM's event for a block of a request that is stored on this host now; `keys`: of all its blocks."""
+    own_and_parent = keys[max(0, index - 1) : index + 1][::-1]
+    key, *parents = [maybe_convert_block_hash(one[:-GROUP_BYTES]) for one in own_and_parent]
+    return BlockStored(
+        block_hashes=[key], parent_block_hash=parents[0] if parents else None,
+        token_ids=list(request.all_token_ids[index * block_tokens : (index + 1) * block_tokens]),
+        block_size=block_tokens, medium=Medium.CPU.value, group_idx=0,
+        lora_id=request.lora_request.adapter_id if request.lora_request else None,
+        lora_name=request.lora_request.name if request.lora_request else None)
 
 
 def model_directory(name: str) -> str:
