@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import structlog
 from tierd.app.log_limit import RepeatLimit
 from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd.testing.valkey import ExternalValkey
+from tierd_client.session import Session
 
 # Not cached, so that a test can capture it.
 structlog.configure(processors=[
@@ -23,6 +25,20 @@ structlog.configure(processors=[
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
 ])
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each RPC was made."""
+    made: Counter[str] = Counter()
+    original = Session.call
+
+    def call(self: Session, method: str, *arguments: Any, **keywords: Any) -> Any:
+        made[method] += 1
+        return original(self, method, *arguments, **keywords)
+
+    monkeypatch.setattr(Session, "call", call)
+    return made
 
 
 @pytest.fixture

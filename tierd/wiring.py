@@ -24,6 +24,7 @@ import structlog
 from tierd.adapters.arena_host import HostArena
 from tierd.adapters.attach import AttachServer, Calls, DeviceSegment, Offer
 from tierd.adapters.device import Device
+from tierd.adapters.hazards import HazardPages, full_barrier
 from tierd.adapters.hbm_arena import HbmArena
 from tierd.adapters.instance import StateDirectory
 from tierd.adapters.lent import LentMemory
@@ -49,6 +50,7 @@ from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core.engine import Engine
 from tierd.core.errors import InvalidInput
+from tierd.core.hazards import Hazards
 from tierd.core.messages import Tier
 from tierd.core.policy.registry import parse
 from tierd.core.state import EngineSettings, TierSpec
@@ -139,8 +141,9 @@ def compose(ground: Ground) -> Daemon:
     """The daemon's parts on a ground. To be called on the event loop's thread, while it runs."""
     settings, memory = ground.settings, ground.memory
     survivors = Survivors(memory.tables["sessions"], fresh=memory.start is not Start.WARM)
-    tables = Tables(**memory.tables)
-    engine = Engine(_engine_settings(ground), tables, survivors.numbers)
+    tables, pages = Tables(**memory.tables), HazardPages(memory.directory, survivors.numbers)
+    looked_at = Hazards(pages.pages(), full_barrier)
+    engine = Engine(_engine_settings(ground), tables, survivors.numbers, looked_at)
     writer = Writer(engine, time.time)
     namespaces = Namespaces(ground.state.path / "namespaces.json")
     namespaces.forget_retired(in_use=engine.namespaces())
@@ -174,7 +177,7 @@ def compose(ground: Ground) -> Daemon:
         Stage("sweep", run=service.sweep.run), *_recorder_stages(settings, writer),
     ]
     server = _rpc_server(ground, service)
-    stages.append(_attach_stage(ground, service, survivors, server.lane))
+    stages.append(_attach_stage(ground, service, survivors, server.lane, pages))
     stages += _rpc_stages(server, service, health_changed)
     stages += _http_stages(settings, service)
     return Daemon(stages, on_ready=lambda: _ready(ground), stop_timeout_s=settings.stop_timeout_s)
@@ -359,15 +362,17 @@ def _memory_stage(ground: Ground) -> Stage:
     return Stage("memory", start=start, stop=stop)
 
 
-def _attach_stage(ground: Ground, service: Service, survivors: Survivors, calls: Calls) -> Stage:
+def _attach_stage(
+    ground: Ground, service: Service, survivors: Survivors, calls: Calls, pages: HazardPages
+) -> Stage:
     memory = ground.memory
     mappable = [tier for tier in (Tier.HOST, Tier.HBM) if tier in ground.arenas and ground.arenas[tier].mappable]
     by_tier = {Tier.HOST: ground.settings.host_segments, Tier.HBM: ground.settings.hbm_segments}
     segments = [(number, tier, memory.segments[number]) for tier in mappable for number, _ in by_tier[tier]]
     watch = ProcessWatch(service.process_ended)
-    service.sessions.on_end.append(watch.forget)
+    service.sessions.on_end += [watch.forget, pages.remove]
     offer = Offer(ground.boot, memory.files["catalog"], segments, devices=_device_segments(ground))
-    server = AttachServer(ground.settings.attach_path, offer, service, watch, ground.lent, calls)
+    server = AttachServer(ground.settings.attach_path, offer, service, watch, ground.lent, calls, pages)
 
     async def start() -> None:
         survivors.watch(watch, service.process_ended)

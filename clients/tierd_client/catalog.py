@@ -40,6 +40,7 @@ from tierd_client.format import (
 HBM_PLANE, HOST_PLANE = 0, 1
 MAPPABLE_PLANES = (HOST_PLANE, HBM_PLANE)
 """Planes of the tiers that have addresses, in the order in which they are read."""
+FASTEST_FIRST = (HBM_PLANE, HOST_PLANE)
 
 _MASK_64 = (1 << 64) - 1
 _words_0_1 = struct.Struct("<QQ").unpack_from
@@ -59,9 +60,9 @@ CHECKSUM, PLANE = 4, 5
 
 
 @dataclass(frozen=True, slots=True)
-class HostPlaces:
-    """The same of several blocks in host, by columns. `known`: there is a row; `found`: there is a READY copy, and
-    only then do the other columns mean anything."""
+class PlaceColumns:
+    """The same of several blocks in one tier, by columns. `known`: there is a row; `found`: there is a READY
+    copy, and only then do the other columns mean anything."""
 
     known: BoolArray
     found: BoolArray
@@ -69,6 +70,7 @@ class HostPlaces:
     sequence: NDArray[np.uint32]
     generation: U64Array
     address: U64Array
+    plane: int
 
 
 class CatalogReader:
@@ -94,8 +96,7 @@ class CatalogReader:
             for plane in range(TIERS)
         ]
         self._generations = [plane[2] for plane in self._planes]
-        self._host_generation = table["generation"][HOST_PLANE]
-        self._of_host = table["address"][HOST_PLANE], table["state"][HOST_PLANE], table["size"]
+        self._columns = [(table["generation"][p], table["address"][p], table["state"][p]) for p in range(TIERS)]
         self._mask = len(self._index) - 1
         self._probes = range(len(self._index))
 
@@ -131,23 +132,34 @@ class CatalogReader:
                 return row, sequence, generation[row], address[row], self._checksum[row], plane
         return None
 
-    def in_host(self, packed: bytes, size: int, owner: Owner | None = None) -> HostPlaces:
-        """`place` of several identities, of those that are in host."""
+    def places(self, packed: bytes, size: int, owner: Owner | None = None, plane: int = HOST_PLANE) -> PlaceColumns:
+        """`place` of several identities, of those that are in one tier."""
         words = np.frombuffer(packed, "<u8").reshape(-1, IDENTITY_BYTES // 8)
         rows, sequence, known = self._known(words, owner)
-        generation = self._host_generation.take(rows, mode="clip")
-        address, state, sizes = (column.take(rows, mode="clip") for column in self._of_host)
+        generation, address, state = (column.take(rows, mode="clip") for column in self._columns[plane])
         found = known & (sequence & _ONE == 0)
-        found &= sizes == size
+        found &= self._table["size"].take(rows, mode="clip") == size
         found &= state == STATE_READY
-        return HostPlaces(known, found, rows, sequence, generation, address)
+        return PlaceColumns(known, found, rows, sequence, generation, address, plane)
 
-    def still_there(self, places: HostPlaces, chosen: I64Array) -> BoolArray:
+    def still_there(self, places: PlaceColumns, chosen: I64Array) -> BoolArray:
         """Whether nothing has changed of copies since they were found: what was read there is of their blocks."""
         rows = places.rows.take(chosen)
         same: BoolArray = self._table["sequence"].take(rows) == places.sequence.take(chosen)
-        same &= self._host_generation.take(rows) == places.generation.take(chosen)
+        same &= self._columns[places.plane][0].take(rows) == places.generation.take(chosen)
         return same
+
+    def still_ready(self, places: PlaceColumns, chosen: I64Array) -> BoolArray:
+        """The same, and whether they are READY: a daemon that starts ends copies before it moves sequence words."""
+        state = self._columns[places.plane][2].take(places.rows.take(chosen))
+        same = self.still_there(places, chosen)
+        same &= state == STATE_READY
+        return same
+
+    def checksums(self, places: PlaceColumns, chosen: I64Array) -> U64Array:
+        """Of blocks that were found; right if they are still there afterwards."""
+        checksums: U64Array = self._table["checksum"].take(places.rows.take(chosen))
+        return checksums
 
     def copy(self, place: Place, out: U8Array, view_of_segment: SegmentView) -> bool:
         """Copies a block out. False: its segment is not mapped, or it changed; `out` may hold anything."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ import numpy as np
 from tierd_client.catalog import CHECKSUM, HBM_PLANE, PLANE, CatalogReader, Owner, slot_of
 from tierd_client.checks import checksum_of
 from tierd_client.errors import TierdClientError, TimedOut, Unavailable
-from tierd_client.format import IDENTITY_BYTES, U8Array
+from tierd_client.format import FIRST_POOL, IDENTITY_BYTES, OFFSET_BITS, U8Array
+from tierd_client.hazards import Looked
 from tierd_client.hints import NO_HITS, Hits, report
 from tierd_client.identity import Identities
 from tierd_client.outcomes import AcquireOutcome
@@ -109,7 +110,7 @@ class Lane:
         count = len(outcomes)
         if count - len(compared) < VECTOR_MIN:
             return range(count)
-        places = self._reader.in_host(packed, size, self._owner)
+        places = self._reader.places(packed, size, self._owner)
         together = places.found
         together[compared.start : compared.stop : compared.step] = False
         alone = np.flatnonzero(places.known & ~together)
@@ -123,6 +124,28 @@ class Lane:
         for index in chosen[self._reader.still_there(places, chosen)].tolist():
             outcomes[index] = AcquireOutcome.LEASED
         return alone.tolist()
+
+    def look_at(
+        self, looked: Looked, packed: bytes, size: int, planes: Sequence[int], on_device: bool = False,
+    ) -> None:
+        """Blocks that the catalog has ready are looked at in place from now on, in the first of these planes that
+        has them. Left out is what finds no room in the page, and, `on_device`, what is in a GPU's memory: that ends
+        with the daemon, so it is asked for."""
+        settled = np.zeros(len(packed) // IDENTITY_BYTES, bool)
+        for plane in planes:
+            places = self._reader.places(packed, size, self._owner, plane)
+            chosen = np.flatnonzero(places.found & ~settled)
+            segments = places.address[chosen] >> np.uint64(OFFSET_BITS)
+            mapped = np.isin(segments, np.array(list(self._views), np.uint64))
+            if on_device:
+                settled[chosen[~mapped & (segments < FIRST_POOL)]] = True
+            chosen = chosen[mapped]
+            if len(chosen) and looked.publish(places.address[chosen], places.rows[chosen], size):
+                checksums = self._reader.checksums(places, chosen)
+                there = self._reader.still_ready(places, chosen)
+                looked.keep(there)
+                settled[chosen[there]] = True
+                looked.take(chosen[there], places.address[chosen[there]], checksums[there], plane == HBM_PLANE)
 
     def lookup(self, ids: U8Array) -> U8Array:
         """A bit per tier that has a copy ready, as on the wire; 0 where the daemon is to be asked."""

@@ -29,6 +29,8 @@ OFFSET_BITS = 48
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 """Of an address: a segment, or a pool of lent pages, in the bits above, the offset in these."""
 TIERS = 3
+FIRST_POOL = 0x8000
+"""Segments from here on are pools of pages that engines lend: nobody else can map them."""
 
 CATALOG_MAGIC = b"TIERDCAT"
 GHOST_MAGIC = b"TIERDGHO"
@@ -50,6 +52,12 @@ WORD_HEAD, WORD_TAIL = 5, 6
 WORDS = 24
 
 STATE_ABSENT, STATE_FILLING, STATE_READY = 0, 1, 2
+HAZARD_PAGE_BYTES = 16_384
+HAZARDS_MAX = HAZARD_PAGE_BYTES // 16 - 1
+"""Entries of a session's hazard page, after the one whose first word says how many of them may be in use."""
+HAZARD_ROW_BITS = 32
+"""Of the second word of an entry: the row in the bits above, bytes of the block in these."""
+
 HOLD_FREE, HOLD_LEASE, HOLD_RESERVATION, HOLD_QUARANTINE = 0, 1, 2, 3
 
 BUCKET_EMPTY = 0

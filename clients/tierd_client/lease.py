@@ -6,20 +6,25 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from tierd_client.catalog import FASTEST_FIRST, HOST_PLANE
 from tierd_client.checks import Checks, checksum_of
 from tierd_client.deadline import Deadline
 from tierd_client.errors import FailedPrecondition
 from tierd_client.format import OFFSET_BITS, U8Array
 from tierd_client.handover import Places
+from tierd_client.hazards import Looked
 from tierd_client.holding import Batch, acquire, release
 from tierd_client.identity import Identities
-from tierd_client.outcomes import AcquireOutcome, outcomes_of
+from tierd_client.outcomes import AcquireOutcome, Tier, outcomes_of
 from tierd_client.payload import Form
 from tierd_client.routine import Perform, Work
 from tierd_client.session import Session
 from tierd_client.shared_memory import SharedMemory
+
+if TYPE_CHECKING:
+    from tierd_client.direct import Lane
 
 
 class Slots(Protocol):
@@ -39,13 +44,15 @@ class Slots(Protocol):
 
 
 class SharedSlots:
-    """Slots in shared memory under leases of a session, which stays mapped until they are given back."""
+    """Slots in shared memory that a session's hazard page names, or under leases; the session stays mapped until
+    they are given back."""
 
     def __init__(
-        self, session: Session, memory: SharedMemory, block_bytes: int, checks: Checks,
+        self, session: Session, memory: SharedMemory, blocks: int, block_bytes: int, checks: Checks,
         after_release: Callable[[], None], device: bool = False,
     ) -> None:
-        """Takes a hold on the session; `release` drops it. `device`: slots may be in a GPU's memory."""
+        """Takes a hold on the session; `release` drops it. `blocks`: of the call; `device`: slots may be in a GPU's
+        memory."""
         session.take_hold()
         self._session = session
         self._memory = memory
@@ -53,29 +60,56 @@ class SharedSlots:
         self._checks = checks
         self._after_release = after_release
         self._device = device
-        self._addresses: list[int] = []
+        self._addresses = [0] * blocks
+        self._looked: Looked | None = None
         self._leases: list[int] = []
         self._damaged: list[tuple[Any, list[int]]] = []
 
-    async def acquire(self, batch: Batch, wait: Deadline) -> list[AcquireOutcome]:
-        """Leases the next blocks. One that is found damaged is LOST, and told when it is given back."""
+    async def look_at(self, lane: Lane, looked: Looked, ids: Identities) -> list[AcquireOutcome]:
+        """Takes the blocks that can be looked at without a lease, of all those of the call; the rest is PENDING."""
+        self._looked = looked
+        outcomes = [AcquireOutcome.PENDING] * len(ids)
+        planes = FASTEST_FIRST if self._device or self._memory.maps_tier(Tier.HBM) else (HOST_PLANE,)
+        lane.look_at(looked, ids.packed(), self._block_bytes, planes, self._device)
+        for index, address in looked.addresses.items():
+            self._addresses[index], outcomes[index] = address, AcquireOutcome.LEASED
+        for index in await self._damaged_of(looked.checksums):
+            outcomes[index] = AcquireOutcome.LOST
+        return outcomes
+
+    def tell_damaged(self, blocks: Any, indices: list[int]) -> None:
+        """When all is given back the daemon is told of these damaged blocks of a BlockIds message."""
+        self._damaged.append((blocks, indices))
+
+    async def acquire(self, batch: Batch, indices: Sequence[int], wait: Deadline) -> list[AcquireOutcome]:
+        """Leases blocks, at these indices of the call. One that is found damaged is LOST, and told when it is given
+        back."""
         reply = await acquire(self._session, batch, wait, self._device)
         outcomes = outcomes_of(AcquireOutcome, reply.outcomes)
-        start = len(self._addresses)
-        self._addresses += reply.addresses
+        for index, address in zip(indices, reply.addresses, strict=True):
+            self._addresses[index] = address
         self._leases += [reply.lease] if reply.lease else []
         # Where the arena has grown: later looks at blocks ask nobody.
         if not self._device and not self._memory.has(reply.addresses):
             await Work(lambda: self._memory.refresh(self._deadline()))
         leased = [i for i, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LEASED]
-        if leased and self._checks.compares:
-            compared = [i for i in leased if self._checks.chooses()]
-            damaged = await Work(
-                lambda: [i for i in compared if checksum_of(self.array(start + i)) != reply.checksums[i]])
-            for index in damaged:
-                outcomes[index] = AcquireOutcome.LOST
-            self._damaged.append((batch.blocks, damaged))
+        damaged = await self._damaged_of({indices[i]: reply.checksums[i] for i in leased})
+        lost = [i for i in leased if indices[i] in damaged]
+        for index in lost:
+            outcomes[index] = AcquireOutcome.LOST
+        self.tell_damaged(batch.blocks, lost)
         return outcomes
+
+    async def _damaged_of(self, checksums: dict[int, int]) -> list[int]:
+        """Which of these blocks, by their index in the call, are compared and differ."""
+        if not self._checks.compares:
+            return []
+        compared = [index for index in checksums if self._checks.chooses()]
+        if not compared:
+            return []
+        damaged: list[int] = await Work(
+            lambda: [i for i in compared if checksum_of(self.array(i)) != checksums[i]])
+        return damaged
 
     def array(self, index: int) -> U8Array:
         if self._on_device(index):
@@ -99,6 +133,8 @@ class SharedSlots:
     async def release(self) -> None:
         if self._memory.is_inherited():
             return  # the parent reads on
+        if self._looked is not None:
+            self._looked.end()
         try:
             if self._leases and not self._session.is_lost():
                 await release(self._session, self._leases)

@@ -48,7 +48,7 @@ async def get_pages(
     sequence: BaseSequence | str | None = None, after_layer: OfLayer | None = None,
 ) -> list[AcquireOutcome]:
     """Copies blocks into an engine's pages; LEASED means that it was read. Pages of blocks with another outcome
-    stay as they were. An access. Blocks are under a lease while they are copied, straight out of shared memory.
+    stay as they were. An access. Blocks stay where they are while they are copied, straight out of shared memory.
 
     `page_numbers`: as in `put_pages`, none of them twice. `after_layer(layer)`: with it layers are copied one after
     the other, and each is told when it is there in all pages, so that the forward pass begins meanwhile. It is

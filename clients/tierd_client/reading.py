@@ -9,6 +9,7 @@ import numpy as np
 
 from tierd_client.deadline import Deadline
 from tierd_client.format import U8Array
+from tierd_client.hazards import Looked
 from tierd_client.identity import Identities, batches, some
 from tierd_client.lease import Pinned, PrivateSlots, SharedSlots
 from tierd_client.outcomes import AcquireOutcome
@@ -160,15 +161,54 @@ async def _pin(
     """Leases blocks where they are, also on a `device`."""
     client = namespace.client
     slots = SharedSlots(
-        session, memory, namespace.block_bytes(ids), client.checks, client.connection.sweep, device)
-    outcomes: list[AcquireOutcome] = []
+        session, memory, len(ids), namespace.block_bytes(ids), client.checks, client.connection.sweep, device)
     try:
-        for _, part in batches(ids, session.batch_ids):
-            outcomes += await slots.acquire(await namespace.batch(session, part, sequence), wait)
+        outcomes, looked = await _look_at(namespace, session, memory, ids, slots)
+        left = [index for index, outcome in enumerate(outcomes) if outcome is AcquireOutcome.PENDING]
+        for start, part in batches(some(ids, left), session.batch_ids) if left else ():
+            indices = left[start : start + len(part)]
+            batch = await namespace.batch(session, part, sequence)
+            for index, outcome in zip(indices, await slots.acquire(batch, indices, wait), strict=True):
+                outcomes[index] = outcome
+        if looked is not None:
+            await _report(namespace, ids, outcomes, sequence, looked)
     except BaseException:
         await slots.release()
         raise
     return Pinned(ids, outcomes, namespace.form(ids), slots)
+
+
+async def _look_at(
+    namespace: NamespaceRoutines, session: Session, memory: SharedMemory, ids: Identities, slots: SharedSlots,
+) -> tuple[list[AcquireOutcome], Looked | None]:
+    """Takes those blocks that the session's hazard page can protect; the rest is PENDING."""
+    outcomes = [AcquireOutcome.PENDING] * len(ids)
+    lane = namespace.lanes.of(ids.group)
+    if lane is None or lane.session is not session:
+        return outcomes, None
+    page = memory.page or await Work(lambda: memory.hazards(Deadline(session.rpc_timeout_s)))
+    if page is None:
+        return outcomes, None
+    looked = Looked(page)
+    outcomes = await slots.look_at(lane, looked, ids)
+    damaged = [index for index, outcome in enumerate(outcomes) if outcome is AcquireOutcome.LOST]
+    if damaged:
+        slots.tell_damaged(await namespace.block_ids(session, ids), damaged)
+    return outcomes, looked
+
+
+async def _report(
+    namespace: NamespaceRoutines, ids: Identities, outcomes: list[AcquireOutcome], sequence: str, looked: Looked,
+) -> None:
+    """Of what was taken without a call the daemon is told as of other reads."""
+    reports = namespace.client.reports
+    taken = sorted(index for index in looked.addresses if outcomes[index] is AcquireOutcome.LEASED)
+    if reports is None or not taken:
+        return
+    in_hbm = len(looked.in_hbm.intersection(taken))
+    reports.note((namespace, ids.group, sequence), some(ids, taken).packed(), in_hbm)
+    if reports.full:
+        await reports.flush()
 
 
 async def _copy(

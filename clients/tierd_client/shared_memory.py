@@ -32,7 +32,16 @@ from tierd_client.errors import (
     TierdClientError,
     Unavailable,
 )
-from tierd_client.format import CATALOG_MAGIC, OFFSET_BITS, OFFSET_MASK, FormatError, Table, U8Array
+from tierd_client.format import (
+    CATALOG_MAGIC,
+    HAZARD_PAGE_BYTES,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    FormatError,
+    Table,
+    U8Array,
+)
+from tierd_client.hazards import HazardPage
 
 if TYPE_CHECKING:
     from tierd_client.cuda import OpenedHandle
@@ -90,6 +99,9 @@ class SharedMemory:
         self.files: dict[int, tuple[int, int]] = {}
         """Device and inode of each segment's file."""
         self._catalog: U8Array | None = None
+        self.page: HazardPage | None = None
+        """Where the session says what it looks at, once it was asked for by `hazards`."""
+        self._no_page = False
         self._opened: dict[int, OpenedHandle] = {}
         self._pinned: list[U8Array] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -105,6 +117,15 @@ class SharedMemory:
         with contextlib.suppress(FormatError):
             return None if self._catalog is None else Table.attach(CATALOG_MAGIC, self._catalog)
         return None
+
+    def hazards(self, deadline: Deadline) -> HazardPage | None:
+        """The session's hazard page, which is asked for once; None where the daemon gives none."""
+        if self.page is None and not self._no_page:
+            with self._lock:
+                if self.page is None:
+                    self.page = self._ask_for_page(deadline)
+                    self._no_page = self.page is None
+        return self.page
 
     def has(self, addresses: Iterable[int]) -> bool:
         """Whether all of these addresses can be looked at without asking the daemon for a segment; 0 is none."""
@@ -135,7 +156,8 @@ class SharedMemory:
         if segment.write is None:
             with self._lock:
                 if segment.write is None:
-                    segment.write = self._map_writable(address >> OFFSET_BITS, segment.size, deadline)
+                    request = {"op": "writable", "segment": address >> OFFSET_BITS}
+                    segment.write = self._map_writable(request, segment.size, deadline)
         return segment.write[offset : offset + size]
 
     def pin(self) -> None:
@@ -222,6 +244,7 @@ class SharedMemory:
         self._segments = {}
         self.views.clear()
         self._catalog = None
+        self.page = None
         self._unpin()
         for opened in self._opened.values():
             opened.close()
@@ -259,11 +282,18 @@ class SharedMemory:
         finally:
             _close_all(descriptors)
 
-    def _map_writable(self, number: int, size: int, deadline: Deadline) -> U8Array:
-        _, descriptors = self._ask({"op": "writable", "segment": number}, deadline)
+    def _ask_for_page(self, deadline: Deadline) -> HazardPage | None:
+        request = {"op": "hazards", "session": self._request["session"]}
+        with contextlib.suppress(FailedPrecondition):  # a daemon of before, or one that has no room for it
+            return HazardPage(self._map_writable(request, HAZARD_PAGE_BYTES, deadline))
+        return None
+
+    def _map_writable(self, request: dict[str, Any], size: int, deadline: Deadline) -> U8Array:
+        """What the daemon hands out for writing."""
+        _, descriptors = self._ask(request, deadline)
         try:
             if len(descriptors) != 1:
-                raise BrokenPeer(f"{len(descriptors)} descriptors for one segment")
+                raise BrokenPeer(f"{request['op']}: {len(descriptors)} descriptors for one file")
             return _map(descriptors[0], size, mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
             _close_all(descriptors)

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from make_previous import CLIENT, DAEMON, PREVIOUS, packed
 
 from tierd.testing.serve import ServeProcess
 from tierd.testing.valkey import ExternalValkey
+from tierd_client import Client, Layout, chain_ids
 
 BLOCKS = 24
 WHOLE = {
@@ -123,6 +125,24 @@ def test_a_downgrade_reads_no_wrong_byte(start: Start, valkey: ExternalValkey) -
     found = exercise(old, "require", 1, "store", "check", previous=True)
     assert found["prefix"] == BLOCKS
     assert found["get"] and found["get_into"] and found["lease"]
+
+
+def test_a_downgrade_leaves_alone_what_is_looked_at(start: Start) -> None:
+    """The previous release's daemon, which knows nothing of hazard pages, starts empty where a process still looks
+    at blocks: these keep their bytes while others fill it."""
+    new = start(previous=False, host_bytes="4MiB")
+    layout = Layout.opaque(block_bytes=64 << 10, block_tokens=16)
+    data = np.random.default_rng(1).integers(0, 256, (BLOCKS, 64 << 10), np.uint8)
+    with Client(new.address, connect_timeout_s=20.0) as client:
+        ns = client.namespace(layout)
+        ns.put(ids := chain_ids(ns, range(16 * BLOCKS)), data)
+        views = (lease := ns.acquire(ids)).views()
+        new.kill()
+        start(previous=True, beside=new, host_bytes="4MiB").event("started_empty")
+        for chain in range(1, 8):
+            ns.put(chain_ids(ns, range(1000 * chain, 1000 * chain + 16 * BLOCKS)), np.zeros_like(data))
+        assert all(np.array_equal(view, block) for view, block in zip(views, data, strict=True))
+        lease.release()
 
 
 def test_the_fixture_is_what_the_script_makes() -> None:

@@ -27,7 +27,6 @@ from tierd_client import (
     chain_ids,
     direct,
 )
-from tierd_client.session import Session
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in direct.ORDERED_MACHINES, reason="optimistic reads need a machine that keeps order")
@@ -48,20 +47,6 @@ def client(server: ServeProcess, request: pytest.FixtureRequest, monkeypatch: py
     monkeypatch.setattr(direct, "REPORT_EVERY_S", 3600.0)  # only when a test wants it
     with client_of(request.param, server.address, shared_memory="require") as client:
         yield client
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each RPC was made."""
-    made: Counter[str] = Counter()
-    original = Session.call
-
-    def call(self: Session, method: str, *arguments: Any, **keywords: Any) -> Any:
-        made[method] += 1
-        return original(self, method, *arguments, **keywords)
-
-    monkeypatch.setattr(Session, "call", call)
-    return made
 
 
 def _stored(client: Any) -> tuple[Any, Any, Any]:

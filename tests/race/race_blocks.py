@@ -15,6 +15,8 @@ ABSENT = 64
 """Further identities, which nobody ever puts."""
 SLOTS = 320
 BATCH = 16
+HOLDERS = (2, 3)
+"""Sessions of readers that hold on to what they look at."""
 _ROWS = 512
 
 PLAN = MemoryPlan(

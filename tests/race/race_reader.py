@@ -21,7 +21,7 @@ from race_blocks import ABSENT, BLOCK_BYTES, IDENTITIES, PLAN, all_patterns, ide
 
 from tierd.adapters.memory import segment_name
 from tierd.adapters.shm import SharedDirectory
-from tierd_client.catalog import CatalogReader, HostPlaces
+from tierd_client.catalog import CatalogReader, PlaceColumns
 from tierd_client.checks import Checks
 from tierd_client.direct import Lane
 from tierd_client.format import CATALOG_MAGIC, BoolArray, I64Array, Table, U8Array
@@ -51,7 +51,7 @@ class CarelessReader(CatalogReader):
         super().read_into(*arguments, **options)  # type: ignore[arg-type]
         return self.copied
 
-    def still_there(self, places: HostPlaces, chosen: I64Array) -> BoolArray:
+    def still_there(self, places: PlaceColumns, chosen: I64Array) -> BoolArray:
         return np.ones(len(chosen), bool)
 
 

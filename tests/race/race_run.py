@@ -1,6 +1,7 @@
 """A race: a writer that re-uses slots all the time, and readers of the same files in processes of their own.
 
     race_writer.py: engine ──▶ catalog, segment (shared memory) ◀── race_reader.py x n, read-only, no RPC
+                           ◀── hazard pages ◀── race_holder.py x n, read-only but for its page
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from race_blocks import HOLDERS
+
 
 class Race:
     """A writer at work on files of its own, and readers that are started on them."""
 
-    def __init__(self, shm_dir: Path) -> None:
+    def __init__(self, shm_dir: Path, *options: str) -> None:
         self._where = [str(shm_dir), secrets.token_hex(16)]
-        self.start_writer()
+        self.start_writer(*options)
 
-    def start_writer(self) -> None:
-        self._writer = self._start("race_writer.py")
+    def start_writer(self, *options: str) -> None:
+        self._writer = self._start("race_writer.py", *options)
         assert self.next_line() == "ready"
 
     def next_line(self) -> str:
@@ -31,6 +34,9 @@ class Race:
 
     def start_readers(self, readers: int, reads: int, *options: str) -> list[subprocess.Popen[str]]:
         return [self._start("race_reader.py", str(seed), str(reads), *options) for seed in range(readers)]
+
+    def start_holders(self, holds: int, *options: str) -> list[subprocess.Popen[str]]:
+        return [self._start("race_holder.py", str(session), str(holds), *options) for session in HOLDERS]
 
     def stop_writer(self) -> int:
         """Ends the writer in an orderly way; how many blocks it wrote."""

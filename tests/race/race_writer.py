@@ -1,8 +1,10 @@
 """The writer of test_race.py: the real engine over real shared memory, evicting and re-using slots without a pause.
 
-usage: race_writer.py SHM_DIR INSTANCE_HEX
+usage: race_writer.py SHM_DIR INSTANCE_HEX [blind]
 Blocks are put at random out of more identities than have room. A slot is spoilt before it is written, as a
-client may write it in any order. What an earlier writer left there is taken over, as by a restarted daemon.
+client may write it in any order. What an earlier writer left there is taken over, as by a restarted daemon; the
+sessions of readers that hold on to blocks live on. `blind`: nobody looks at what they hold, to show what that is
+for.
 Prints "ready", then how many blocks it has written, every now and then; ends with its standard input.
 """
 
@@ -14,13 +16,15 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from race_blocks import BATCH, BLOCK_BYTES, IDENTITIES, PLAN, all_identities, all_patterns
+from race_blocks import BATCH, BLOCK_BYTES, HOLDERS, IDENTITIES, PLAN, all_identities, all_patterns
 
 from tierd.adapters.arena_host import HostArena
-from tierd.adapters.memory import open_memory
+from tierd.adapters.hazards import HazardPages, full_barrier
+from tierd.adapters.memory import Start, open_memory
 from tierd.adapters.shm import SharedDirectory
 from tierd.core import messages as m
 from tierd.core.engine import Engine
+from tierd.core.hazards import Hazards
 from tierd.core.messages import Tier
 from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
@@ -33,14 +37,22 @@ REPORT_EVERY = 100
 
 
 class Writer:
-    def __init__(self, shm_dir: Path, instance: bytes) -> None:
+    def __init__(self, shm_dir: Path, instance: bytes, blind: bool) -> None:
         directory = SharedDirectory(shm_dir, instance)
         self._memory = open_memory(directory, PLAN, instance, instance)
         arrays = {number: file.array() for number, file in self._memory.segments.items()}
         self._arena = HostArena(arrays)
         settings = EngineSettings(tiers=(TierSpec(Tier.HOST, segments=PLAN.host_segments),), policy="lru")
-        tables = self._memory.tables
-        self._engine = Engine(settings, Tables(**tables))
+        warm = self._memory.start is Start.WARM
+        pages = HazardPages(directory, HOLDERS if warm else ())
+        looked_at = Hazards() if blind else Hazards(pages.pages(), full_barrier)
+        survivors = frozenset(HOLDERS if warm else ())
+        self._engine = Engine(settings, Tables(**self._memory.tables), survivors, looked_at)
+        for session in () if warm else HOLDERS:
+            self._engine.step(m.OpenSession(session), 0.0)
+            _, page = pages.page(session)
+            if not blind:
+                self._engine.step(m.OpenPage(session, page), 0.0)
         self._engine.step(m.OpenSession(SESSION), 0.0)
         self._ids, self._patterns = all_identities(), all_patterns()
         self._checksums = np.arange(IDENTITIES, dtype=np.uint64)
@@ -67,7 +79,7 @@ class Writer:
 
 
 def main() -> None:
-    writer = Writer(Path(sys.argv[1]), bytes.fromhex(sys.argv[2]))
+    writer = Writer(Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), "blind" in sys.argv[3:])
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
     print("ready", flush=True)

@@ -1,4 +1,5 @@
-"""A long race (test_race.py): at least so many reads are compared while evictions go on. Status 1 for a wrong byte.
+"""A long race (test_race.py): at least so many reads are compared while evictions go on, and a fifth as many blocks
+are held. Status 1 for a wrong byte.
 
 usage: soak.py [READS]
 """
@@ -14,6 +15,7 @@ from race_run import Race, counts_of
 
 READS = 10_000_000
 READERS = 2
+HELD_OF_READ = 5
 READS_A_SECOND_MIN = 2_000
 """Of a reader on a machine that does much else."""
 
@@ -25,12 +27,13 @@ def main() -> int:
         race = Race(Path(directory))
         try:
             each = -(-reads // READERS)
-            counts = counts_of(race.start_readers(READERS, each), each / READS_A_SECOND_MIN)
+            processes = race.start_readers(READERS, each) + race.start_holders(each // HELD_OF_READ)
+            counts = counts_of(processes, each / READS_A_SECOND_MIN)
             written = race.stop_writer()
         finally:
             race.kill_writer()
     print(f"{dict(counts)}, {written} blocks written, {time.monotonic() - began:.0f} s")
-    if counts["wrong"] or counts["ghosts"]:
+    if counts["wrong"] or counts["late"] or counts["ghosts"]:
         print("WRONG BYTES: a reader was given what it did not ask for")
         return 1
     return 0

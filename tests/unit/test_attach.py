@@ -20,6 +20,7 @@ import uvloop
 
 from tierd.adapters import attach
 from tierd.adapters.attach import AttachServer, DeviceSegment, Offer
+from tierd.adapters.hazards import HazardPages
 from tierd.adapters.lent import LentMemory
 from tierd.adapters.processes import Process, ProcessWatch, identify, is_alive
 from tierd.adapters.shm import SharedDirectory, SharedFile, WantedFile
@@ -28,6 +29,7 @@ from tierd.core.messages import Tier
 from tierd.settings import SEGMENTS_MAX
 from tierd.testing.fake_device import FakeDevice
 from tierd_client import SharedRegion
+from tierd_client.format import HAZARD_PAGE_BYTES, U64Array
 
 TOKEN = b"t" * 16
 WAIT_S = 10.0
@@ -40,6 +42,7 @@ class Ledger:
         self.bound: dict[int, tuple[int, int]] = {}
         self.reserved: dict[int, frozenset[int]] = {}
         self.over: set[int] = set()
+        self.pages: dict[int, U64Array] = {}
         self.ended: asyncio.Queue[int] = asyncio.Queue(100)
 
     def bind_process(self, session: int, token: bytes, pid: int, start_time: int) -> None:
@@ -50,6 +53,9 @@ class Ledger:
     def require_session(self, session: int) -> None:
         if session in self.over:
             raise Refused(f"session {session} is ending")
+
+    def open_page(self, session: int, page: U64Array) -> None:
+        self.pages[session] = page
 
     def process_ended(self, session: int) -> None:
         self.ended.put_nowait(session)
@@ -82,7 +88,8 @@ class Rig:
         self.lent = LentMemory(lambda uuid: FakeDevice())
         on_device = {0x4001: DeviceSegment(Tier.HBM, 4096, "gpu-1", bytes(range(64)))}
         offer = Offer(b"b" * 16, files["catalog"], segments, devices=on_device)
-        self.server = AttachServer(self.path, offer, self.ledger, self.watch, self.lent, self.ledger)
+        pages = HazardPages(shared, ())
+        self.server = AttachServer(self.path, offer, self.ledger, self.watch, self.lent, self.ledger, pages)
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
@@ -160,6 +167,28 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[R
 
 Run = Callable[[Callable[[Rig], Awaitable[None]]], None]
 ATTACH = {"op": "attach", "session": 7, "token": TOKEN.hex()}
+
+
+def test_a_session_gets_its_own_hazard_page_and_no_other(run: Run) -> None:
+    """What a client writes into the page that it is given is what the daemon reads of that session; the page of a
+    session that another connection attached is not handed out, nor that of one that is over."""
+
+    async def scenario(rig: Rig) -> None:
+        with rig.connect() as sock, rig.connect() as other:
+            await rig.ask(sock, ATTACH)
+            await rig.ask(other, ATTACH | {"session": 8})
+            refused, _ = await rig.ask(other, {"op": "hazards", "session": 7})
+            assert refused == {"ok": False, "error": "session 7 is not attached by this connection"}
+            reply, (descriptor,) = await rig.ask(sock, {"op": "hazards", "session": 7})
+            assert reply == {"ok": True, "bytes": HAZARD_PAGE_BYTES}
+            os.pwrite(descriptor, (9).to_bytes(8, "little"), 16)
+            os.close(descriptor)
+            assert rig.ledger.pages.keys() == {7}
+            assert rig.ledger.pages[7][1, 0] == 9
+            rig.ledger.over.add(8)
+            assert (await rig.ask(other, {"op": "hazards", "session": 8}))[0]["ok"] is False
+
+    run(scenario)
 
 
 def test_attach(run: Run) -> None:

@@ -22,6 +22,7 @@ import structlog
 from tierd.adapters.processes import Process, ProcessWatch, identify, is_alive
 from tierd.core.errors import TierdError
 from tierd.core.messages import Tier
+from tierd_client.format import U64Array
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +38,7 @@ DESCRIPTORS_MAX = 4
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * DESCRIPTORS_MAX)
 """The kernel closes what does not fit."""
 
+OPS = ("attach", "writable", "device", "lend", "hazards", "calls")
 FOREIGN_START_TIME = 1
 """Start time recorded with pid 0: a process of another pid namespace, which the kernel shows as pid 0."""
 
@@ -50,11 +52,21 @@ class AttachedSessions(Protocol):
     def require_session(self, session: int) -> None:
         """Raises NotFound or Refused for a session that has ended."""
 
+    def open_page(self, session: int, page: U64Array) -> None:
+        """What the session looks at will be said in this page. NotFound, Refused."""
+
     def process_ended(self, session: int) -> None:
         """The session's process is dead; unknown sessions are ignored."""
 
     def segments_reserved(self, session: int) -> frozenset[int]:
         """Segments in which the session holds reservations now."""
+
+
+class Pages(Protocol):
+    """Makes hazard pages."""
+
+    def page(self, session: int) -> tuple[Mapped, U64Array]:
+        """The page of a session, and its words. Raises TierdError, OSError."""
 
 
 class Regions(Protocol):
@@ -125,9 +137,11 @@ class AttachServer:
 
     def __init__(
         self, path: Path, offer: Offer, sessions: AttachedSessions, watch: ProcessWatch,
-        regions: Regions | None = None, calls: Calls | None = None,
+        regions: Regions | None = None, calls: Calls | None = None, pages: Pages | None = None,
     ) -> None:
-        """`regions`: None where lending is off; `calls`: None where calls come by gRPC alone."""
+        """`regions`: None where lending is off; `calls`: None where calls come by gRPC alone; `pages`: None where
+        nothing is looked at without asking."""
+        self._pages = pages
         self._regions = regions
         self._calls_server = calls
         self.path = path
@@ -231,10 +245,12 @@ class AttachServer:
                     return self._device(peer, request)
                 case "lend":
                     return self._lend(peer, request, received)
+                case "hazards":
+                    return self._hazards(peer, request, descriptors)
                 case "calls":
                     return self._take_calls(peer, request)
                 case other:
-                    raise NotAllowed(f"op {other!r} is unknown; there are attach, writable, device, lend and calls")
+                    raise NotAllowed(f"op {other!r} is unknown; there are {', '.join(OPS)}")
         except (NotAllowed, TierdError) as error:
             return {"ok": False, "error": str(error)}
 
@@ -295,10 +311,21 @@ class AttachServer:
         where = {"device": segment.device, "handle": segment.handle.hex()}
         return {"ok": True, "tier": int(segment.tier), "bytes": segment.size, **where}
 
+    def _hazards(self, peer: _Peer, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        session = _own_session(peer, request)
+        if self._pages is None:
+            raise NotAllowed("there are no hazard pages")
+        self._sessions.require_session(session)
+        try:
+            file, words = self._pages.page(session)
+        except OSError as error:
+            raise NotAllowed(f"no hazard page: {error}") from error
+        self._sessions.open_page(session, words)  # the daemon reads it before anyone can write
+        descriptors.append(file.descriptor(writable=True))
+        return {"ok": True, "bytes": file.size}
+
     def _lend(self, peer: _Peer, request: dict[str, Any], received: list[int]) -> dict[str, Any]:
-        session = _field(request, "session", int)
-        if session not in peer.sessions:
-            raise NotAllowed(f"session {session} is not attached by this connection")
+        session = _own_session(peer, request)
         if self._regions is None:
             raise NotAllowed("lending is off: max_lent_pools is 0")
         if len(received) != 1:
@@ -324,6 +351,13 @@ async def _accept(listener: socket.socket) -> socket.socket:
         else:
             sock.setblocking(False)
             return sock
+
+
+def _own_session(peer: _Peer, request: dict[str, Any]) -> int:
+    session: int = _field(request, "session", int)
+    if session not in peer.sessions:
+        raise NotAllowed(f"session {session} is not attached by this connection")
+    return session
 
 
 def _field(request: dict[str, Any], name: str, kind: Callable[..., Any]) -> Any:

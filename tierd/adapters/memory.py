@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tierd.adapters.hazards import of_pages
 from tierd.adapters.shm import SharedDirectory, SharedFile, WantedFile
 from tierd_client.format import (
     CATALOG_MAGIC,
@@ -107,7 +108,8 @@ def open_memory(directory: SharedDirectory, plan: MemoryPlan, instance: bytes, b
     try:
         start, reason = kept.decide(found)
         missing = [one for name, one in wanted.items() if name not in kept.files]
-        kept.files |= directory.replace(missing, old=found - kept.files.keys())
+        pages = set(filter(of_pages, found)) if start is Start.WARM else set()
+        kept.files |= directory.replace(missing, old=found - kept.files.keys() - pages)
     except BaseException:
         kept.drop(list(kept.files))
         raise
@@ -160,7 +162,8 @@ class _Kept:
 
     def _surplus(self, found: set[str]) -> list[str]:
         """Host segments of the earlier daemon that are no longer wanted: its catalog points into them."""
-        numbers = {name: name.removeprefix(SEGMENT_PREFIX) for name in found - self._wanted.keys()}
+        others = (name for name in found - self._wanted.keys() if not of_pages(name))
+        numbers = {name: name.removeprefix(SEGMENT_PREFIX) for name in others}
         return sorted(name for name, n in numbers.items() if n.isdecimal() and int(n) < HBM_SEGMENT_BASE)
 
     def _take(self, name: str) -> str:

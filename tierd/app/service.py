@@ -141,6 +141,11 @@ class Service:
         """Binds a session to its process (attach socket). NotFound, Refused."""
         self.sessions.bind(session, token, pid, start_time)
 
+    def open_page(self, session: int, page: U64Array) -> None:
+        """What the session looks at will be said in this page. NotFound, Refused."""
+        self.sessions.require(session)
+        self.writer.step(m.OpenPage(session, page))
+
     def process_ended(self, session: int) -> None:
         """The session's process is dead; unknown sessions are ignored."""
         self.sessions.process_ended(session)

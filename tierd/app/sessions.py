@@ -121,6 +121,7 @@ class Sessions:
             self._end(session)
             return
         self._settle(number)
+        self._tell_end(number)
 
     async def detach(self, number: int, token: bytes, deadline: float) -> int:
         """Ends a session whose client vouches that it touches no slot any more; returns blocks released.

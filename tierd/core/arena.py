@@ -34,6 +34,13 @@ def slots_of(sizes: NDArray[np.uint32]) -> I64Array:
     return slots
 
 
+def overlaps(slots: Sequence[tuple[int, int]], address: int, size: int) -> bool:
+    """Whether a range touches one of these slots `(address, bytes)`, which are sorted."""
+    at = bisect_right(slots, (address, 1 << 64))
+    before = at > 0 and slots[at - 1][0] + slots[at - 1][1] > address
+    return before or (at < len(slots) and slots[at][0] < address + size)
+
+
 class Arena:
     """Allocator over segments `(id, bytes)`. Sizes are slot sizes, multiples of the page size."""
 

@@ -26,6 +26,7 @@ from tierd.core.arrays import constant, every, some
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
 from tierd.core.footprints import Footprints
+from tierd.core.hazards import Hazards, covered
 from tierd.core.loans import Loans
 from tierd.core.messages import Tier
 from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Array, U64Array
@@ -74,9 +75,11 @@ class TierCopies:
     """Copies of one tier: their states and slots, who holds them, and the bytes that they take."""
 
     def __init__(
-        self, tier: Tier, catalog: Catalog, segments: Sequence[tuple[int, int]], capacity_bytes: int, readable: bool
+        self, tier: Tier, catalog: Catalog, segments: Sequence[tuple[int, int]], capacity_bytes: int,
+        readable: bool, hazards: Hazards,
     ) -> None:
         self.tier, self.catalog, self.readable = tier, catalog, readable
+        self._hazards = hazards
         plane = tier - 1
         self.state: NDArray[np.uint8] = catalog.state[plane]
         self.address: U64Array = catalog.address[plane]
@@ -99,6 +102,8 @@ class TierCopies:
         """Row of each FILLING copy -> its one writer: a session, or minus the number of a move."""
         self.barred: dict[int, tuple[int, int]] = {}
         """Address of each slot in quarantine -> its bytes, and how many holds keep it there."""
+        self.aside: dict[int, int] = {}
+        """Address of each slot that no record owns and a client may look at -> its bytes."""
         self.borrowed: dict[int, int] = {}
         """Address of each slot that `borrow` gave out -> its bytes."""
 
@@ -190,7 +195,7 @@ class TierCopies:
     def give_back(self, size: int, addresses: Sequence[int]) -> None:
         """Slots that were allocated and not reserved."""
         if self.arena:
-            self.arena.free(slot_bytes(size), addresses)
+            self._free(slot_bytes(size), addresses)
         else:
             self._promised -= self.footprints.of(size) * len(addresses)
 
@@ -283,8 +288,7 @@ class TierCopies:
             self.barred[address] = (size, holds - 1)
             return
         self.quarantined -= size
-        if self.arena:
-            self.arena.free(size, [address])
+        self._free(size, [address])
 
     def borrow(self, size: int) -> int | None:
         """A free slot of the arena that no record owns, if there is one. Reserved until `give_back_borrowed`."""
@@ -300,8 +304,7 @@ class TierCopies:
     def give_back_borrowed(self, slot: int, addresses: Sequence[int]) -> None:
         """Borrowed slots of `slot` bytes are free again."""
         self.end_borrow(slot, addresses)
-        if self.arena:
-            self.arena.free(slot, addresses)
+        self._free(slot, addresses)
 
     def end_borrow(self, slot: int, addresses: Sequence[int]) -> None:
         """Borrowed slots of `slot` bytes are the caller's to hand on."""
@@ -339,6 +342,36 @@ class TierCopies:
         alike = every(sizes == sizes[:1])
         for size in sizes[:1].tolist() if alike else set(sizes.tolist()):
             mine = addresses if alike else addresses[sizes == size]
-            self.arena.free(slot_bytes(size), mine.tolist())
+            self._free(slot_bytes(size), mine.tolist())
             freed += slot_bytes(size) * len(mine)
         return freed
+
+    def _free(self, slot: int, addresses: Sequence[int]) -> None:
+        """The one way of slots of `slot` bytes back to the arena, after the records that had them have changed:
+        what a client may look at stays aside."""
+        assert self.arena is not None, "slots are of an arena"
+        if len(self._hazards) and addresses:
+            named = self._hazards.cover(np.array(addresses, np.uint64), slot)
+            if some(named):
+                self.set_aside([(one, slot) for one, is_named in zip(addresses, named, strict=True) if is_named])
+                addresses = [one for one, is_named in zip(addresses, named, strict=True) if not is_named]
+        self.arena.free(slot, addresses)
+
+    def set_aside(self, slots: Sequence[tuple[int, int]]) -> None:
+        """Slots `(address, bytes)` that are not free, and that no record owns, are out of use while a page names
+        them."""
+        self.aside.update(slots)
+        self.quarantined += sum(size for _, size in slots)
+
+    def sweep(self, entries: U64Array) -> None:
+        """Slots aside that no entry names any more are free."""
+        if not self.aside:
+            return
+        assert self.arena is not None, "slots are of an arena"
+        addresses, sizes = list(self.aside), list(self.aside.values())
+        named = covered(entries, np.array(addresses, np.uint64), np.array(sizes, np.uint64))
+        for address, size, is_named in zip(addresses, sizes, named.tolist(), strict=True):
+            if not is_named:
+                del self.aside[address]
+                self.quarantined -= size
+                self.arena.free(size, [address])

@@ -17,6 +17,7 @@ from tierd.core import (
     draining,
     explain,
     found,
+    hazards,
     hints,
     lending,
     lives,
@@ -73,6 +74,7 @@ def _shares(state: State, command: m.Shares) -> m.SharesReply:
 HANDLERS: dict[type, Handler] = {
     m.OpenSession: lives.open_session,
     m.BindProcess: lives.bind_process,
+    m.OpenPage: lives.open_page,
     m.EndSession: lives.end_session,
     m.OpenSequence: sequences.open_sequence,
     m.CloseSequence: sequences.close_sequence,
@@ -123,10 +125,14 @@ HANDLERS: dict[type, Handler] = {
 
 
 class Engine:
-    """`survivors`: sessions of the tables' last boot whose process may still live; their slots are kept."""
+    """`survivors`: sessions of the tables' last boot whose process may still live; their slots are kept.
+    `looked_at`: their hazard pages."""
 
-    def __init__(self, settings: EngineSettings, tables: Tables, survivors: frozenset[int] = frozenset()) -> None:
-        self.state = State(settings, tables)
+    def __init__(
+        self, settings: EngineSettings, tables: Tables, survivors: frozenset[int] = frozenset(),
+        looked_at: hazards.Hazards | None = None,
+    ) -> None:
+        self.state = State(settings, tables, hazards.Hazards() if looked_at is None else looked_at)
         self.kept = lives.recover(self.state, survivors)
         """Identities taken over from the last boot."""
 
@@ -140,6 +146,7 @@ class Engine:
         state.storing.allowance.tell(state.clock.wall_s)
         state.lapse()
         hints.lapse(state)
+        hazards.look(state)
         reply = HANDLERS[type(command)](state, command)
         storing.settle(state)
         state.settle_ages()

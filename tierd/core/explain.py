@@ -45,6 +45,7 @@ from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Arr
 def occupancy(state: State) -> OccupancyReply:
     sessions = state.sessions.by_number.values()
     leases = sum(len(lease.rows) for session in sessions for lease in session.leases.values())
+    leases += sum(map(len, state.hazards.leased.values()))
     return OccupancyReply(
         [_tier_occupancy(state, tier) for number, tier in state.tiers.items() if state.is_on(number)],
         identities=len(state.catalog), ghosts=len(state.ghosts), sessions=len(state.sessions),

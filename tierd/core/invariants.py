@@ -83,10 +83,10 @@ def _check_bytes(tier: TierState) -> None:
     found = (copies.state == STATE_READY) & (copies.address == FOUND)
     used = int(sizes[(copies.state == STATE_READY) & ~found].sum())
     reserved = int(sizes[copies.state == STATE_FILLING].sum()) + sum(copies.borrowed.values())
-    quarantined = sum(size for size, _ in copies.barred.values())
+    quarantined = sum(size for size, _ in copies.barred.values()) + sum(copies.aside.values())
     _require(copies.used == used, f"{tier.tier.name}: used is the bytes of READY slots, {copies.used} not {used}")
     _require(copies.reserved == reserved, f"{tier.tier.name}: reserved is the bytes of FILLING and borrowed slots")
-    _require(copies.quarantined == quarantined, f"{tier.tier.name}: quarantined is the bytes of barred slots")
+    _require(copies.quarantined == quarantined, f"{tier.tier.name}: quarantined is what is barred or aside")
     _require(copies.blocks == np.count_nonzero(copies.state == STATE_READY), f"{tier.tier.name}: blocks are READY")
     _require(copies.found_blocks == np.count_nonzero(found), f"{tier.tier.name}: found blocks are FOUND")
     total = copies.free + used + reserved + quarantined
@@ -118,7 +118,7 @@ def _check_slots(state: State, tier: TierState) -> None:
     rows = np.flatnonzero((copies.state != STATE_ABSENT) & (copies.loans.lender == 0))
     slots = [(int(copies.address[row]), slot_bytes(int(state.catalog.size[row]))) for row in rows.tolist()]
     slots += [(address, size) for address, (size, _) in copies.barred.items()]
-    slots += list(copies.borrowed.items())
+    slots += list(copies.borrowed.items()) + list(copies.aside.items())
     slots.sort()
     for address, size in slots:
         _require(copies.arena.contains(address, size), f"{tier.tier.name}: slot {address:#x} lies in a segment")
@@ -241,6 +241,7 @@ def _check_leases(state: State) -> None:
                 _require(len(lease.rows) == len(lease.tiers) == len(lease.holds), "a lease has a hold for each row")
                 rows = [row for row, number in zip(lease.rows, lease.tiers, strict=True) if number == tier.tier]
                 np.add.at(leases, np.array(rows, np.int64), 1)
+        np.add.at(leases, state.hazards.leased.get(tier.tier, np.empty(0, np.int64)), 1)
         _require((leases == tier.copies.leases).all(), f"{tier.tier.name}: leases are counted right")
         leased = np.flatnonzero(leases)
         _require((tier.copies.state[leased] == STATE_READY).all(), f"{tier.tier.name}: what is leased is READY")
@@ -254,7 +255,8 @@ def _check_holds(state: State) -> None:
         holds += [*(hold for _, _, hold in session.reservations.values()), *session.quarantined]
         holds += [slot.hold for slot in session.stock.values()]
         _require(session.held == len(holds), "a session holds what it counts")
-        _require(not (session.ended and session.held == 0), "an ended session that holds nothing is forgotten")
+        idle = session.held == 0 and session.number not in state.hazards
+        _require(not (session.ended and idle), "an ended session that holds nothing is forgotten")
         for hold in holds:
             _require(hold not in owned, "a hold belongs to one session")
             owned[hold] = session.number

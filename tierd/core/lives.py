@@ -5,17 +5,18 @@ What a process may still touch is freed only when it is dead or has said that it
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import insort
 
 import numpy as np
 
 from tierd.core import statistics
-from tierd.core.arena import slot_bytes, slots_of
+from tierd.core.arena import overlaps, slot_bytes, slots_of
 from tierd.core.copies import FOUND
 from tierd.core.hashindex import NO_ROW
+from tierd.core.hazards import forget_page
 from tierd.core.lending import end_lender
 from tierd.core.loans import FIRST_POOL
-from tierd.core.messages import BindProcess, Done, EndSession, OpenSession, Tier
+from tierd.core.messages import BindProcess, Done, EndSession, OpenPage, OpenSession, Tier
 from tierd.core.pins import recover_pins
 from tierd.core.prefetch import end_prefetches
 from tierd.core.reading import end_lease
@@ -48,6 +49,11 @@ def bind_process(state: State, command: BindProcess) -> Done:
     return Done()
 
 
+def open_page(state: State, command: OpenPage) -> Done:
+    state.hazards.open(state.sessions.get(command.session).number, command.page)
+    return Done()
+
+
 def end_session(state: State, command: EndSession) -> Done:
     session = state.sessions.by_number.get(command.session)
     if session is None:
@@ -67,9 +73,15 @@ def end_session(state: State, command: EndSession) -> Done:
         for lease in list(session.leases):
             end_lease(state, session, lease)
         _end_quarantine(state, session)
-    if session.held == 0:
-        state.sessions.close(session)
+        forget_page(state, session.number)
+    _close_if_done(state, session)
     return Done(held)
+
+
+def _close_if_done(state: State, session: Session) -> None:
+    """Forgets a session that has ended, unless its process may still touch something."""
+    if session.held == 0 and session.number not in state.hazards:
+        state.sessions.close(session)
 
 
 def _end_reservations(state: State, session: Session, *, settled: bool) -> None:
@@ -147,7 +159,10 @@ def _keep_copies(state: State, tier: TierState, rows: I64Array) -> dict[int, int
         ready = _without_overlaps(state, tier, ready)
         slots = [(int(copies.address[row]), slot_bytes(int(catalog.size[row]))) for row in ready.tolist()]
         orphans = _orphan_slots(state, tier, slots)
-        copies.arena.claim(sorted(slots + list(orphans.items())))
+        owned = sorted(slots + list(orphans.items()))
+        named = state.hazards.unowned(copies.arena, owned)
+        copies.set_aside(named)
+        copies.arena.claim(sorted(owned + named))
     copies.used = copies.bytes_of(ready)
     copies.blocks = len(ready)
     copies.found_blocks = len(ready) - len(copies.placed(ready))
@@ -181,7 +196,7 @@ def _orphan_slots(state: State, tier: TierState, claimed: list[tuple[int, int]])
     }
     owned, orphans = sorted(claimed), dict[int, int]()
     for address, size in sorted(found.items()):
-        if not _overlaps(owned, address, size):
+        if not overlaps(owned, address, size):
             orphans[address] = size
             insort(owned, (address, size))
     return orphans
@@ -192,13 +207,6 @@ def _slot_exists(state: State, tier: TierState, hold: int) -> bool:
     size = slot_bytes(int(sessions.hold_bytes[hold]))
     here = int(sessions.hold_tier[hold]) == tier.tier
     return here and arena is not None and arena.contains(int(sessions.hold_address[hold]), size)
-
-
-def _overlaps(slots: list[tuple[int, int]], address: int, size: int) -> bool:
-    """Whether a range touches one of these slots, which are sorted."""
-    at = bisect_right(slots, (address, 1 << 64))
-    before = at > 0 and slots[at - 1][0] + slots[at - 1][1] > address
-    return before or (at < len(slots) and slots[at][0] < address + size)
 
 
 def _clear_tiers_off(state: State) -> None:
@@ -220,8 +228,7 @@ def _revive_sessions(state: State, orphans: dict[Tier, dict[int, int]]) -> None:
                 sessions.unhold(session, [hold])
         if lease.rows:
             session.leases[sessions.new_lease()] = lease
-        if session.held == 0:
-            sessions.close(session)
+        _close_if_done(state, session)
 
 
 def _take_up(

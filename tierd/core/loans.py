@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tierd_client.format import FIRST_POOL as FIRST_POOL
 from tierd_client.format import OFFSET_BITS, I64Array, U64Array
 
-FIRST_POOL = 0x8000
 HANDLE_BYTES = 64
 """Of a CUDA IPC memory handle."""
 

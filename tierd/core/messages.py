@@ -49,6 +49,11 @@ from tierd.core.operator_messages import Shares as Shares
 from tierd.core.operator_messages import SharesReply as SharesReply
 from tierd.core.operator_messages import StoreBelow as StoreBelow
 from tierd.core.operator_messages import TierShares as TierShares
+from tierd.core.session_messages import BindProcess as BindProcess
+from tierd.core.session_messages import EndSession as EndSession
+from tierd.core.session_messages import OpenPage as OpenPage
+from tierd.core.session_messages import OpenSession as OpenSession
+from tierd.core.session_messages import SessionCommand as SessionCommand
 from tierd.core.spill_messages import AddFound as AddFound
 from tierd.core.spill_messages import LearnFootprints as LearnFootprints
 from tierd.core.spill_messages import Learnt as Learnt
@@ -87,30 +92,6 @@ from tierd.core.terms import Withdrawn as Withdrawn
 from tierd_client.format import U8Array, U64Array
 
 # --- commands -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    session: int
-    token: bytes = bytes(16)
-
-
-@dataclass(frozen=True, slots=True)
-class BindProcess:
-    """The session's process, as the kernel names it (attach socket). start_time from /proc/PID/stat."""
-
-    session: int
-    pid: int
-    start_time: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndSession:
-    """The session is over. `settled`: its process is dead or vouched for it, so its slots are free; else
-    its leases keep their pins and its reservations turn to quarantine until it is settled."""
-
-    session: int
-    settled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +298,10 @@ class Finish:
 
 
 Command = (
-    OpenSession | BindProcess | EndSession | OpenSequence | CloseSequence | Lookup | LookupChains | Reserve | Note
-    | Commit | Abort | Acquire | Release | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy
-    | ListBlocks | Describe | Explain | Plan | Finish | SpillCommand | HintCommand | OperatorCommand
-    | LoanCommand | StockCommand | BudgetCommand
+    OpenSequence | CloseSequence | Lookup | LookupChains | Reserve | Note | Commit | Abort | Acquire | Release
+    | Observe | Evict | Readmit | Clear | DropDamaged | SetPolicy | Occupancy | ListBlocks | Describe | Explain
+    | Plan | Finish | SessionCommand | SpillCommand | HintCommand | OperatorCommand | LoanCommand | StockCommand
+    | BudgetCommand
 )
 
 # --- effects ------------------------------------------------------------------------------------------

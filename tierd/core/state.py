@@ -25,6 +25,7 @@ from tierd.core.errors import InvalidInput
 from tierd.core.gaps import Gaps, never_seen
 from tierd.core.ghosts import Ghosts
 from tierd.core.hashindex import NO_ROW, UNKNOWN
+from tierd.core.hazards import Hazards
 from tierd.core.messages import Effect, Ids, Tier, Unlink
 from tierd.core.outage import Outage
 from tierd.core.policy.base import Moment, Policy
@@ -131,8 +132,8 @@ class TierState:
 
 
 class State:
-    def __init__(self, settings: EngineSettings, tables: Tables) -> None:
-        self.settings, self.tables = settings, tables
+    def __init__(self, settings: EngineSettings, tables: Tables, hazards: Hazards) -> None:
+        self.settings, self.tables, self.hazards = settings, tables, hazards
         self.catalog = Catalog(tables.catalog)
         self.ghosts = Ghosts(tables.ghosts, tables.learnt["ghosts"])
         self.gaps = Gaps(tables.learnt["gaps"])
@@ -143,7 +144,7 @@ class State:
         self.policy: Policy = parse(settings.policy)
         self.tiers: dict[Tier, TierState] = {}
         for spec in sorted(settings.tiers, key=lambda spec: spec.tier):
-            copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable)
+            copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable, hazards)
             copies.footprints.learn(spec.footprints, 0.0)
             age = tables.catalog.words[WORD_AGES + spec.tier - 1 :][:1].view(np.float64)
             self.tiers[spec.tier] = TierState(copies, age, lends=spec.lends)
@@ -253,8 +254,7 @@ class State:
         return bits
 
     def reach(self) -> np.uint8:
-        """Bits of the tiers that can be reached: what lies only in a spill tier that is down is known, but no
-        hit."""
+        """Bits of the tiers that can be reached: what only a spill tier that is down has is known, but no hit."""
         return self.outage.reach
 
     # --- pins ---------------------------------------------------------------------------------------

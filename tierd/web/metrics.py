@@ -134,8 +134,8 @@ def _bytes_in(share: NamespaceShare, tier: Tier) -> int:
 
 METRICS = (
     Metric("tierd_slot_bytes", ("tier", "state"), "Bytes of slots by state: free, used, reserved (being written), "
-           "stocked (held ahead by sessions), quarantined (a process of before a restart may still touch them). "
-           "They add up to the capacity.", _slots),
+           "stocked (held ahead by sessions), quarantined (a process may still touch them, though no block is "
+           "there). They add up to the capacity.", _slots),
     Metric("tierd_blocks", ("tier",), "READY copies.", _each_tier(lambda one: one.blocks)),
     Metric("tierd_evictable_blocks", ("tier",), "READY copies that could go now: not pinned, leased or of a "
            "running sequence.", _each_tier(lambda one: one.evictable_blocks)),

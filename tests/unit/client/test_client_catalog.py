@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tierd_client.catalog import PLANE, CatalogReader
+from tierd_client.direct import Lane
 from tierd_client.format import (
     BUCKET_TOMBSTONE,
     CATALOG_MAGIC,
+    HAZARD_PAGE_BYTES,
+    HAZARDS_MAX,
     STATE_FILLING,
     STATE_READY,
     WORD_REACH,
     WORD_SALT,
+    I64Array,
     Table,
     U8Array,
+    U64Array,
     catalog_columns,
     first_bucket,
     words_of,
 )
+from tierd_client.hazards import HazardPage, Looked
 
 ROWS, BUCKETS, SIZE, NAMESPACE, GROUP = 64, 128, 4096, 7, 3
 OWNER = NAMESPACE, GROUP
@@ -138,7 +146,7 @@ def test_places_by_columns_are_those_of_single_blocks(daemon: Daemon) -> None:
     daemon.table["size"][9] = SIZE - 1
     daemon.table["group"][11] = GROUP + 1
     reader = CatalogReader(daemon.table)
-    places = reader.in_host(daemon.ids.tobytes(), SIZE, OWNER)
+    places = reader.places(daemon.ids.tobytes(), SIZE, OWNER)
     for number, identity in enumerate(daemon.ids):
         alone = reader.place(identity.tobytes(), SIZE, OWNER)
         assert places.found[number] == (alone is not None and alone[PLANE] == HOST)
@@ -155,11 +163,67 @@ def test_a_change_since_places_were_found_is_noticed(daemon: Daemon, column: str
     for row in range(ROWS - 1):
         daemon.add(row)
     reader = CatalogReader(daemon.table)
-    places, chosen = reader.in_host(daemon.ids[:8].tobytes(), SIZE, OWNER), np.arange(8)
+    places, chosen = reader.places(daemon.ids[:8].tobytes(), SIZE, OWNER), np.arange(8)
     assert reader.still_there(places, chosen).all()
     of = daemon.table[column] if column == "sequence" else daemon.table[column][HOST]
     of[5] += 2
     assert np.flatnonzero(~reader.still_there(places, chosen)).tolist() == [5]
+
+
+def _lane(daemon: Daemon) -> Lane:
+    nobody: Any = SimpleNamespace(client=SimpleNamespace(checks=None))
+    mapped: Any = SimpleNamespace(views={HOST_SEGMENT: daemon.segment})
+    return Lane(nobody, GROUP, nobody, mapped, CatalogReader(daemon.table), OWNER, nobody)
+
+
+class SteppedPage(HazardPage):
+    """Lets the daemon do something just before or just after slots are published."""
+
+    def __init__(self, step: Callable[[], None], *, before: bool) -> None:
+        self.words = np.zeros(HAZARD_PAGE_BYTES, np.uint8)
+        super().__init__(self.words)
+        self._step, self._before = step, before
+
+    def publish(self, addresses: U64Array, rows: I64Array, size: int) -> I64Array | None:
+        if self._before:
+            self._step()
+        entries = super().publish(addresses, rows, size)
+        if not self._before:
+            self._step()
+        return entries
+
+    def named(self) -> set[int]:
+        return set(self.words.view("<u8").reshape(-1, 2)[1:, 0].tolist()) - {0}
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("column", ["sequence", "generation", "state"])
+def test_what_changes_while_it_is_published_is_not_looked_at(daemon: Daemon, column: str, before: bool) -> None:
+    """A block whose record changes between its discovery and the look after publishing is left to the daemon, and
+    its slot is named no more; the others are looked at, each named once."""
+    ids = b"".join(daemon.add(row) for row in range(8))
+    changed = daemon.table["sequence"] if column == "sequence" else daemon.table[column][HOST]
+    page = SteppedPage(lambda: changed.__setitem__(5, changed[5] + 2), before=before)
+    looked = Looked(page)
+    _lane(daemon).look_at(looked, ids, SIZE, [HOST])
+    assert looked.addresses == {row: HOST_SEGMENT << 48 | row * SIZE for row in range(8) if row != 5}
+    assert page.named() == set(looked.addresses.values())
+    looked.end()
+    assert page.named() == set()
+    assert not page.words[:8].any()
+
+
+def test_a_full_page_leaves_blocks_to_the_daemon(daemon: Daemon) -> None:
+    """Blocks for which a page has no room are not looked at; when others are given back there is room again."""
+    ids = b"".join(daemon.add(row) for row in range(8))
+    page, lane = SteppedPage(lambda: None, before=True), _lane(daemon)
+    full = [Looked(page) for _ in range(HAZARDS_MAX // 8 + 1)]
+    for looked in full:
+        lane.look_at(looked, ids, SIZE, [HOST])
+    assert [len(looked.addresses) for looked in full] == [8] * (HAZARDS_MAX // 8) + [0]
+    full[0].end()
+    lane.look_at(full[-1], ids, SIZE, [HOST])
+    assert len(full[-1].addresses) == 8
 
 
 def test_what_an_index_leads_astray_is_not_found(daemon: Daemon) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tierd.core import messages as m
 from tierd.core.engine import Engine, EngineSettings, Tables, TierSpec
+from tierd.core.hazards import Hazards
 from tierd.core.invariants import check
 
 BLOCK = 4096
@@ -30,7 +31,7 @@ class Driver:
     def __init__(
         self, host: int, *, hbm: int = 0, spill: int = 0, policy: str = "lru", rows: int = 256,
         tables: Tables | None = None, survivors: frozenset[int] = frozenset(), lends: bool = False,
-        **settings: object,
+        looked_at: Hazards | None = None, **settings: object,
     ) -> None:
         owned = ((0x4000, hbm * BLOCK),) if hbm else ()
         tiers = [TierSpec(m.Tier.HBM, owned, lends=lends)] if hbm or lends else []
@@ -38,7 +39,8 @@ class Driver:
         tiers += [TierSpec(m.Tier.SPILL, capacity_bytes=spill * BLOCK)] if spill else []
         self.tables = tables or Tables.private(rows)
         self.now = 1000.0
-        self.engine = Engine(EngineSettings(tuple(tiers), policy=policy, **settings), self.tables, survivors)
+        chosen = EngineSettings(tuple(tiers), policy=policy, **settings)
+        self.engine = Engine(chosen, self.tables, survivors, looked_at)
         self.moves: list[m.Move] = []
         self.unlinked: list[bytes] = []
         self.abandoned: list[int] = []
