@@ -49,11 +49,11 @@ from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.writer import Writer
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.errors import InvalidInput
 from tierd.core.hazards import Hazards
 from tierd.core.messages import Tier
 from tierd.core.policy.registry import parse
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 from tierd.plugins import offer_policies
 from tierd.ports import ArenaStore, SpillStore

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.invariants import Violated, check
 from tierd.core.messages import (
     Acquire,
@@ -27,7 +28,7 @@ from tierd.core.messages import (
 )
 from tierd.core.sessions import StockedSlot
 from tierd.core.standing import set_next_use
-from tierd.core.state import EngineSettings, State, TierSpec, TierState
+from tierd.core.state import State, TierState
 from tierd.core.tables import Tables
 from tierd.core.underway import Sequence, Ticket
 from tierd.testing.prompts import Kind, Prompt

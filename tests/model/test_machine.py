@@ -15,6 +15,7 @@ from pytest import MonkeyPatch
 
 from tierd.core import hashindex, victims
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.errors import LimitReached
 from tierd.core.invariants import check
 from tierd.core.messages import (
@@ -67,7 +68,6 @@ from tierd.core.messages import (
     Touched,
     Unpin,
 )
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 from tierd_client.format import PAGE_BYTES, U8Array
 

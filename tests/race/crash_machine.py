@@ -19,9 +19,9 @@ import numpy as np
 
 from tierd.core import messages as m
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.invariants import check
 from tierd.core.messages import Tier
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 from tierd_client.format import STATE_ABSENT
 

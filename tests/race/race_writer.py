@@ -24,9 +24,9 @@ from tierd.adapters.memory import Start, open_memory
 from tierd.adapters.shm import SharedDirectory
 from tierd.core import messages as m
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.hazards import Hazards
 from tierd.core.messages import Tier
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 
 SESSION = 1

@@ -34,9 +34,10 @@ from tierd.core import (
     touching,
 )
 from tierd.core import messages as m
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.policy.registry import parse
 from tierd.core.room import finish
-from tierd.core.state import EngineSettings, State, TierSpec
+from tierd.core.state import State
 from tierd.core.tables import Tables
 from tierd_client.format import WORD_POLICY_EPOCH
 

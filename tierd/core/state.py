@@ -6,8 +6,6 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +19,7 @@ from tierd.core.clock import Clock
 from tierd.core.copies import FOUND, TierCopies
 from tierd.core.counters import Counters
 from tierd.core.deadlines import Deadlines
+from tierd.core.engine_settings import EngineSettings
 from tierd.core.errors import InvalidInput
 from tierd.core.gaps import Gaps, never_seen
 from tierd.core.ghosts import Ghosts
@@ -48,57 +47,6 @@ AGE_WEIGHT = 0.02
 WORD_AGES = 8
 """Header words of the catalog from here: the characteristic age of each tier (f64)."""
 ARENA_TIERS = (Tier.HBM, Tier.HOST)
-
-
-@dataclass(frozen=True, slots=True)
-class TierSpec:
-    """A tier that is on: segments `(id, bytes)` of an arena, or the byte limit of the spill tier.
-
-    `readable`: clients can read its copies where they lie; else blocks are brought to one that is. `lends`:
-    engines may lend copies of this tier in their own memory; it needs no segments then. `footprints`: bytes that a
-    block takes where there is no arena, by its size, as far as an earlier daemon has learnt them."""
-
-    tier: Tier
-    segments: tuple[tuple[int, int], ...] = ()
-    capacity_bytes: int = 0
-    readable: bool = True
-    lends: bool = False
-    footprints: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """`max_moves`: moves in flight. `spill_grace_s`: how long what cannot be spilled is kept after that tier went
-    down. `spill_write`: a key of STORED_FROM. `spill_bytes_per_s`: to and from that tier, 0 without a limit.
-    `spill_high`, `spill_low`: watermarks, as shares of its bytes. `spill_ahead`: next victims that are stored
-    before. `read_ahead_bytes`: of a chain, behind what is read. `pin_share`: of the lowest tier, that pins may
-    keep. `stock_bytes`: slots that a session holds ahead; `stock_share`: of an arena, that all do.
-    `max_prefetches`: of a session; `max_prefetch_moves`: at once."""
-
-    tiers: tuple[TierSpec, ...]
-    policy: str = "lrfu"
-    clock: str = "request"
-    steps_per_second: float = 10.0
-    max_moves: int = 256
-    max_held: int = 16_384
-    max_sequences: int = 4_096
-    spill_grace_s: float = 60.0
-    pin_share: float = 0.5
-    stock_bytes: int = 128 << 20
-    stock_share: float = 1 / 16
-    pin_ttl_s: float = 3_600.0
-    pin_ttl_max_s: float = 86_400.0
-    tool_call_s: float = 30.0
-    tool_call_max_s: float = 600.0
-    max_prefetches: int = 64
-    max_prefetch_moves: int = 32
-    spill_attached: bool = True
-    spill_write: str = "on_evict"
-    spill_bytes_per_s: float = 0.0
-    spill_high: float = 1.0
-    spill_low: float = 1.0
-    spill_ahead: int = 0
-    read_ahead_bytes: int = 0
 
 
 class TierState:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.messages import Tier
 from tierd.core.policy.registry import parse
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 from tierd_client.format import PAGE_BYTES
 

@@ -19,9 +19,9 @@ import numpy as np
 from tierd.core import messages as m
 from tierd.core.arrays import every
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.errors import InvalidInput
 from tierd.core.policy.registry import parse
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 from tierd.core.underway import STORED_FROM
 from tierd.sim.host import BLOCK_BYTES

@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.messages import Tier
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 from tierd.testing.prompts import Kind
 from tierd_client.format import PAGE_BYTES

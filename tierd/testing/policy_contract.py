@@ -15,6 +15,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from tierd.core.engine import Engine
+from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.errors import InvalidInput
 from tierd.core.gaps import CLASSES
 from tierd.core.messages import (
@@ -51,7 +52,6 @@ from tierd.core.policy.base import (
 )
 from tierd.core.policy.queues import ByQueues
 from tierd.core.policy.registry import parse
-from tierd.core.state import EngineSettings, TierSpec
 from tierd.core.tables import Tables
 from tierd.plugins import offer_policies
 from tierd.testing.plain_queues import PlainQueues

@@ -10,8 +10,8 @@ import pytest
 from engine_driver import SESSION, Driver, ids_of
 
 from tierd.core import messages as m
+from tierd.core.engine_settings import EngineSettings
 from tierd.core.errors import InvalidInput
-from tierd.core.state import EngineSettings
 from tierd.settings import Settings
 
 
