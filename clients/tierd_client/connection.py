@@ -125,6 +125,20 @@ class Connection:
             if self._lost:
                 await Work(self.sweep)
 
+    async def make_unasked(self, call: Callable[[Session], Routine[T]]) -> T:
+        """Makes a call for which nobody waits, in the session in use; Unavailable where none lives. It never
+        connects: an attempt that fails has calls fail at once for a while, and only those may cause that which have
+        waited for it."""
+        session = self.living()
+        if session is None:
+            raise Unavailable("no session lives")
+        try:
+            return await call(session)
+        except NotFound as error:
+            if await self._was_lost(session, error):
+                raise Unavailable("the session was lost") from error
+            raise
+
     async def call(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
         """One RPC that may be made twice, and may wait `wait_s` in the daemon."""
         async def call(session: Session) -> Any:

@@ -238,26 +238,28 @@ class Reports:
             self._hbm_hits += hbm_blocks
             self._host_hits += len(packed) // IDENTITY_BYTES - hbm_blocks
 
-    async def flush(self, sequence: str | None = None) -> None:
-        """Reports what was noted; only that of a sequence which is about to close, when it is given."""
+    async def flush(self, sequence: str | None = None, *, asked: bool = True) -> None:
+        """Reports what was noted; only that of a sequence which is about to close, when it is given. Not `asked`:
+        only in a session that lives."""
         taken = self._taken(sequence).items()
         left = deque((key, part) for key, counts in taken for part in _rounds(counts, once=bool(key[2])))
         try:
             while left:
-                await self._tell(*left.popleft(), last=not left)
+                await self._tell(*left.popleft(), last=not left, asked=asked)
         finally:
             for key, part in left:  # an interrupt, or a task that is cancelled: the next report tells of these
                 self._keep(key, part, NO_HITS)
 
-    async def _tell(self, key: Key, part: dict[bytes, int], *, last: bool) -> None:
+    async def _tell(self, key: Key, part: dict[bytes, int], *, last: bool, asked: bool) -> None:
         """One report. Nobody knows whether the daemon has heard what was interrupted: it is not told twice. The
         `last` one tells of all hits, the others of no more than the accesses that they tell of."""
         namespace, group, name = key
         packed = np.frombuffer(b"".join(part), np.uint8).reshape(-1, IDENTITY_BYTES)
         ids = Identities(packed, namespace.layout.group_fingerprint(group), group)
         hits = self._taken_hits(None if last else sum(part.values()))
+        make = namespace.make if asked else namespace.client.connection.make_unasked
         try:
-            await report(namespace, ids, None if name else list(part.values()), name, hits)
+            await report(namespace, ids, None if name else list(part.values()), name, hits, make)
         except Unavailable:
             self._keep(key, part, hits)
         except BaseException as error:
@@ -321,7 +323,7 @@ class Reports:
     def _report(self) -> None:
         while not self._closing.wait(REPORT_EVERY_S):
             with suppress(TierdClientError):
-                run(self.flush())
+                run(self.flush(asked=False))
 
 
 def _rounds(counts: Counter[bytes], *, once: bool) -> Iterator[dict[bytes, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from tierd_client.deadline import Deadline
 from tierd_client.errors import InvalidArgument, NotFound
 from tierd_client.identity import Identities, batches
 from tierd_client.outcomes import NextUse, PinOutcome, PrefetchOutcome, Tier, outcomes_of, said, tier_number
-from tierd_client.routine import awaiting, blocking
+from tierd_client.routine import Routine, awaiting, blocking
 from tierd_client.session import Session
 from tierd_client.v1 import blocks_pb2
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Hits = tuple[int, int]
 """Blocks that were read out of hbm, and out of host."""
 NO_HITS = (0, 0)
+
+Make = Callable[[Callable[[Session], Routine[int]]], Routine[int]]
+"""`make` or `make_unasked` of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +86,14 @@ async def touch(
     identities, name = ns.identities(ids), ns.sequence_name(ns.identities(ids), sequence)
     if counts is not None and len(counts) != len(identities):
         raise InvalidArgument(f"counts: {len(counts)} for {len(identities)} ids")
-    return await report(ns, identities, counts, name, NO_HITS)
+    return await report(ns, identities, counts, name, NO_HITS, ns.make)
 
 
 async def report(
-    ns: NamespaceRoutines, identities: Identities, counts: Sequence[int] | None, name: str, hits: Hits,
+    ns: NamespaceRoutines, identities: Identities, counts: Sequence[int] | None, name: str, hits: Hits, make: Make,
 ) -> int:
-    """As `touch`; and of how many blocks the client has read without a call, for the daemon's sums."""
+    """As `touch`; and of how many blocks the client has read without a call, for the daemon's sums. `make`: how
+    the call is made."""
 
     async def ask(session: Session) -> int:
         reached = 0
@@ -102,7 +106,7 @@ async def report(
             reached += reply.touched_blocks + reply.touched_ghosts
         return reached
 
-    return await ns.make(ask)
+    return await make(ask)
 
 
 async def prefetch(

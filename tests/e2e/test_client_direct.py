@@ -7,7 +7,7 @@ import platform
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -19,6 +19,7 @@ from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd_client import (
     AcquireOutcome,
     Client,
+    ConnectFailed,
     InvalidArgument,
     Layout,
     Presence,
@@ -27,6 +28,7 @@ from tierd_client import (
     chain_ids,
     direct,
 )
+from tierd_client.connection import RETRY_PAUSE_S
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in direct.ORDERED_MACHINES, reason="optimistic reads need a machine that keeps order")
@@ -59,6 +61,14 @@ def _stored(client: Any) -> tuple[Any, Any, Any]:
 
 def _touches(client: Any, ids: Any) -> list[int]:
     return [record.touches for record in client.admin.describe(ids)]
+
+
+def _until(true: Callable[[], bool]) -> None:
+    for _ in range(250):
+        if true():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it did not come to be true")
 
 
 def _equal(got: Any, sent: Any) -> bool:
@@ -121,12 +131,29 @@ def test_reports_are_sent_by_the_clock(server: ServeProcess, monkeypatch: pytest
         ns, ids, _ = _stored(client)
         before = _touches(watcher, ids)
         ns.get(ids)
-        ticks = threading.Event()
-        for _ in range(250):
-            if _touches(watcher, ids) != before:
-                break
-            ticks.wait(0.02)
+        _until(lambda: _touches(watcher, ids) != before)
         assert _touches(watcher, ids) == [one + 1 for one in before]
+
+
+def test_reports_of_the_clock_leave_connecting_to_callers(
+    daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While no daemon runs and accesses wait to be reported, a call tries to connect for as long as it was told to;
+    the first one that finds the next daemon has them reported there."""
+    monkeypatch.setattr(direct, "REPORT_EVERY_S", 0.02)
+    server = daemon(host_bytes="8MiB", spill="none")
+    with Client(server.address, connect_timeout_s=0.2) as client:
+        ns, ids, _ = _stored(client)
+        before = _touches(client, ids)
+        os.kill(server.pid, signal.SIGSTOP)
+        ns.get(ids)
+        server.kill()
+        threading.Event().wait(0.6)
+        with pytest.raises(ConnectFailed, match="no daemon answered"):
+            client.namespace(ns.layout)
+        server.start()
+        threading.Event().wait(RETRY_PAUSE_S)
+        _until(lambda: _touches(client, ids) == [one + 1 for one in before])
 
 
 def test_what_waits_is_bounded(server: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:

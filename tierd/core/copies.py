@@ -350,8 +350,8 @@ class TierCopies:
         """The one way of slots of `slot` bytes back to the arena, after the records that had them have changed:
         what a client may look at stays aside."""
         assert self.arena is not None, "slots are of an arena"
-        if len(self._hazards) and addresses:
-            named = self._hazards.cover(np.array(addresses, np.uint64), slot)
+        if addresses and len(entries := self._hazards.read()):
+            named = covered(entries, np.array(addresses, np.uint64), slot)
             if some(named):
                 self.set_aside([(one, slot) for one, is_named in zip(addresses, named, strict=True) if is_named])
                 addresses = [one for one, is_named in zip(addresses, named, strict=True) if not is_named]

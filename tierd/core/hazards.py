@@ -65,7 +65,10 @@ class Hazards:
         return self._pages.pop(session, None) is not None
 
     def read(self) -> U64Array:
-        """All that pages name now: address, and row and size, of each entry (n, 2)."""
+        """All that pages name now: address, and row and size, of each entry (n, 2). `NOTHING`, where that is all,
+        costs no more than a look at the first word of each page."""
+        if not self._pages:
+            return NOTHING
         self._barrier()
         named = [page[1 : 1 + min(used, HAZARDS_MAX)] for page, words in self._pages.values() if (used := words[0])]
         if not named:
@@ -73,10 +76,6 @@ class Hazards:
         entries: U64Array = np.concatenate(named)
         named_now: U64Array = entries[entries[:, 0] != 0]
         return named_now
-
-    def cover(self, starts: U64Array, sizes: int | U64Array) -> BoolArray:
-        """Which of these slots some page names now."""
-        return covered(self.read(), starts, sizes)
 
     def unowned(self, arena: Arena, owned: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Ranges `(address, bytes)` that pages of an earlier boot name and that `owned`, sorted, does not touch.
@@ -110,7 +109,7 @@ def look(state: State) -> None:
 
 def _look(state: State, hazards: Hazards) -> None:
     entries = hazards.read()
-    if not np.array_equal(entries, hazards.seen):
+    if entries is not hazards.seen and not np.array_equal(entries, hazards.seen):
         hazards.seen = entries
         for tier in state.tiers.values():
             if tier.copies.arena is not None:
