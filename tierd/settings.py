@@ -365,6 +365,27 @@ class Settings(BaseModel):
     record_dir: Directory | None = Field(
         None, description="Directory of that trace. Default: `trace` in state_dir, which may be in memory.",
     )
+    shadow_sizes_bytes: Annotated[tuple[Size, ...], BeforeValidator(_split)] = Field(
+        (64 * GIB, 256 * GIB, 1024 * GIB), min_length=1, max_length=8,
+        description="Sizes of host memory of which `tierd stats --shadow` says what they would save clients in "
+        "shadow mode, comma-separated, 1 to 8. Default 64GiB, 256GiB, 1024GiB: what machines for inference have.",
+    )
+    shadow_blocks_max: int = Field(
+        16_384, ge=256, le=1 << 22,
+        description="Most blocks that are simulated of each of these sizes, about 1.5 kB of memory each; of a "
+        "larger one a sample, and the figures say how far off they may be. Default 16384: 64 GiB of 5 MiB blocks "
+        "are exact.",
+    )
+    shadow_namespaces_max: int = Field(
+        4, ge=1, le=64,
+        description="Most namespaces with such figures, those that were reported last. Default 4: models served "
+        "from one machine.",
+    )
+    shadow_cpu_percent: int = Field(
+        25, ge=1, le=100,
+        description="Most of one processor that these figures take, percent; what comes faster is left out, and "
+        "is counted. Default 25: some ten thousand blocks a second.",
+    )
     log_level: LogLevel = Field(LogLevel.INFO, description="Least level that is logged.")
     log_format: LogFormat = Field(LogFormat.CONSOLE, description="Lines for people, or one JSON object a line.")
 
@@ -386,6 +407,14 @@ class Settings(BaseModel):
         if 0 < value < MIB:
             raise ValueError(f"{value} is too small: at least 1 MiB, or 0 for none")
         return value
+
+    @field_validator("shadow_sizes_bytes")
+    @classmethod
+    def _possible_sizes(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        for size in value:
+            if not PAGE_BYTES <= size <= 1 << 46:
+                raise ValueError(f"{size} is not from {PAGE_BYTES} to {1 << 46} bytes; write sizes such as 64GiB")
+        return tuple(sorted(set(value)))
 
     @field_validator("catalog_rows")
     @classmethod

@@ -44,6 +44,7 @@ from tierd.app.readiness import Readiness
 from tierd.app.recorder import Recorder
 from tierd.app.restater import Restater
 from tierd.app.service import About, Service
+from tierd.app.shadow import Shadow, ShadowSettings
 from tierd.app.spill_slot import SpillSlot
 from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
@@ -165,17 +166,21 @@ def compose(ground: Ground) -> Daemon:
     survey = FootprintSurvey(writer, mover, save=partial(_keep_footprints, ground.state))
     restater = Restater(writer, mover, every_s=settings.spill_statistics_s)
     make_store = partial(_attached_store, settings, ground.state)
+    trace = _trace_recorder(settings, writer)
+    shadow = _shadow(settings, engine.state.policy.spec, trace)
     service = Service(
-        writer, mover, namespaces, _about(ground), orphans=engine.orphans, spill_watch=spill_watch, finder=finder,
-        pools=Pools(ground.lent, settings.max_lent_pools),
+        writer, mover, namespaces, _about(ground), shadow=shadow, orphans=engine.orphans, spill_watch=spill_watch,
+        finder=finder, pools=Pools(ground.lent, settings.max_lent_pools),
         spill_switch=SpillSwitch(ground.spill, writer, mover, spill_watch, finder, make_store),
     )
     stages = [
         _memory_stage(ground), Stage("mover", stop=mover.stop), Stage("spill-watch", run=spill_watch.run),
         Stage("finder", stop=finder.stop), Stage("restater", run=restater.run, stop=restater.stop),
         Stage("footprints", run=survey.run),
-        Stage("sweep", run=service.sweep.run), *_recorder_stages(settings, writer),
+        Stage("sweep", run=service.sweep.run), Stage("shadow", run=shadow.run, stop=shadow.stop),
     ]
+    if trace is not None:
+        stages.append(Stage("recorder", run=trace.run, stop=trace.stop))
     server = _rpc_server(ground, service)
     stages.append(_attach_stage(ground, service, survivors, server.lane, pages))
     stages += _rpc_stages(server, service, health_changed)
@@ -442,10 +447,10 @@ def _tls(settings: Settings) -> Tls | None:
     )
 
 
-def _recorder_stages(settings: Settings, writer: Writer) -> list[Stage]:
+def _trace_recorder(settings: Settings, writer: Writer) -> Recorder | None:
     """A recorder that sees every command, if one is wanted. InvalidInput when its files cannot be made."""
     if not settings.record_bytes:
-        return []
+        return None
     directory = settings.record_dir or settings.state_dir / "trace"
     try:
         trace = TraceLog(directory, settings.record_bytes)
@@ -453,7 +458,15 @@ def _recorder_stages(settings: Settings, writer: Writer) -> list[Stage]:
         raise InvalidInput("record_dir", f"{directory} cannot be written to: {error.strerror}") from error
     recorder = Recorder(trace.write)
     writer.tell(recorder.note)
-    return [Stage("recorder", run=recorder.run, stop=recorder.stop)]
+    return recorder
+
+
+def _shadow(settings: Settings, policy: str, trace: Recorder | None) -> Shadow:
+    limits = ShadowSettings(
+        settings.shadow_sizes_bytes, settings.shadow_blocks_max, settings.shadow_namespaces_max,
+        settings.shadow_cpu_percent,
+    )
+    return Shadow(limits, policy, trace)
 
 
 def _http_stages(settings: Settings, service: Service) -> list[Stage]:

@@ -22,6 +22,7 @@ from tierd_client.format import IDENTITY_BYTES
 from tierd_client.identity import Identities, Identity
 from tierd_client.outcomes import Priority, Tier, Tiers, tier_number
 from tierd_client.routine import Pages, Perform, Work, awaiting, awaiting_pages, blocking, blocking_pages
+from tierd_client.shadow import ShadowEstimate, ShadowNamespace, ShadowSize, ShadowStats
 from tierd_client.v1 import admin_pb2
 
 Ids = Identities | Iterable[bytes]
@@ -450,6 +451,11 @@ class AdminRoutines:
         reply = await self._call("Verify", request, timeout_s)
         return _record(Verified, reply, damaged=tuple(reply.damaged))
 
+    async def shadow_stats(self) -> ShadowStats:
+        """What host memory of several sizes would have saved clients in shadow mode."""
+        reply = await self._call("ShadowStats", admin_pb2.ShadowStatsRequest())
+        return _record(ShadowStats, reply, namespaces=tuple(map(_shadow_namespace, reply.namespaces)))
+
     async def attach_spill(self, url: str, *, replace: bool = False, timeout_s: float = 10.0) -> int:
         """Uses the spill store of a URL from now on, `replace`: instead of the one that is attached. Returns the
         blocks of that one that were forgotten."""
@@ -486,6 +492,7 @@ class Admin(_Twin):
     switch_epoch = blocking(AdminRoutines.switch_epoch)
     drain = blocking_pages(AdminRoutines.drain)
     verify = blocking(AdminRoutines.verify)
+    shadow_stats = blocking(AdminRoutines.shadow_stats)
     attach_spill = blocking(AdminRoutines.attach_spill)
     detach_spill = blocking(AdminRoutines.detach_spill)
 
@@ -506,6 +513,7 @@ class AsyncAdmin(_Twin):
     switch_epoch = awaiting(AdminRoutines.switch_epoch)
     drain = awaiting_pages(AdminRoutines.drain)
     verify = awaiting(AdminRoutines.verify)
+    shadow_stats = awaiting(AdminRoutines.shadow_stats)
     attach_spill = awaiting(AdminRoutines.attach_spill)
     detach_spill = awaiting(AdminRoutines.detach_spill)
 
@@ -554,6 +562,16 @@ def _sequence(message: Any) -> SequenceRecord:
     return _record(
         SequenceRecord, message, budget_blocks=budget.blocks, recent_blocks=budget.recent_blocks,
         sink_blocks=budget.sink_blocks, lossy=budget.lossy, policy=budget.policy)
+
+
+def _shadow_namespace(message: Any) -> ShadowNamespace:
+    return _record(ShadowNamespace, message, sizes=tuple(map(_shadow_size, message.sizes)))
+
+
+def _shadow_size(message: Any) -> ShadowSize:
+    counts = ("block_hits", "prefix_hits", "saved")
+    return _record(
+        ShadowSize, message, **{name: _record(ShadowEstimate, getattr(message, name)) for name in counts})
 
 
 def _filter(**where: Unpack[BlockFilter]) -> Any:

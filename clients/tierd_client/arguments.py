@@ -30,6 +30,15 @@ def seconds(value: Any, name: str, least: float = 0.0) -> float:
     return float(value)
 
 
+def number(value: Any, name: str, least: float, most: float) -> float:
+    """A number within limits."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InvalidArgument(f"{name}: {value!r} is no number")
+    if not least <= float(value) <= most:  # nor is NaN
+        raise InvalidArgument(f"{name}: {value!r} is not from {least:g} to {most:g}")
+    return float(value)
+
+
 def whole(value: Any, name: str, least: int, most: int) -> int:
     """A whole number within limits."""
     try:

@@ -55,6 +55,7 @@ from tierd_client.reading import Reading, in_place, read_at_once
 from tierd_client.routine import Opening, Perform, Routine, awaiting, blocking, described_by
 from tierd_client.sequence import AsyncSequence, BaseSequence, Running, Sequence, entered
 from tierd_client.session import Registered, Session
+from tierd_client.shadow import AwaitingShadow, BlockingShadow
 from tierd_client.staging import Sink, Source, sink_of, source_of
 from tierd_client.transfer import SharedTransfer, StreamTransfer, Transfer
 from tierd_client.v1 import blocks_pb2
@@ -471,7 +472,7 @@ class _Named(Peeking):
         return f"{type(self).__name__}({self.name or self.fingerprint[:4].hex()!r}, {self.layout!r})"
 
 
-class Namespace(_Named, BlockingAttention, BlockingHints, BlockingPaged):
+class Namespace(_Named, BlockingAttention, BlockingHints, BlockingPaged, BlockingShadow):
     """Made by `Client.namespace`; thread-safe; stays valid over restarts of the daemon."""
 
     lookup = blocking(NamespaceRoutines.lookup)
@@ -515,7 +516,7 @@ class Namespace(_Named, BlockingAttention, BlockingHints, BlockingPaged):
         return Sequence(self._open(name, ids, priority, budget), self._perform)
 
 
-class AsyncNamespace(_Named, AwaitingAttention, AwaitingHints, AwaitingPaged):
+class AsyncNamespace(_Named, AwaitingAttention, AwaitingHints, AwaitingPaged, AwaitingShadow):
     """Namespace for an event loop; made by `await AsyncClient.namespace(...)`.
 
     `acquire` and `sequence` are awaited, or used at once: `async with ns.acquire(ids) as lease`.

@@ -25,6 +25,7 @@ from tierd.app.finder import Finder
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespaces
 from tierd.app.service import About, Service
+from tierd.app.shadow import Shadow, ShadowSettings
 from tierd.app.spill_slot import SpillSlot
 from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
@@ -43,6 +44,7 @@ from tierd_client.v1 import blocks_pb2 as pb
 
 BLOCK = 4096
 SEGMENT_OF = {Tier.HOST: 1, Tier.HBM: 0x4000}
+SHADOW = ShadowSettings(sizes_bytes=(BLOCK, 1 << 20), blocks_max=256, namespaces_max=2, cpu_percent=100)
 DEADLINE_S = 20.0
 SESSION_S = 120.0
 """Longer than any wait of a test: a session that ends frees what a bug would have left behind."""
@@ -217,13 +219,13 @@ async def running(
     finder = Finder(writer, mover, namespaces, timeout_s=look_s, ttl_s=ttl_s)
     switch = SpillSwitch(slot, writer, mover, watch, finder, lambda url, files: _store_of(others, url, files))
     service = Service(
-        writer, mover, namespaces, about, orphans=engine.orphans, spill_watch=watch, finder=finder,
-        spill_switch=switch,
+        writer, mover, namespaces, about, shadow=Shadow(SHADOW, settings.policy), orphans=engine.orphans,
+        spill_watch=watch, finder=finder, spill_switch=switch,
     )
     address = f"unix://{directory}/tierd.sock"
     server = RpcServer(service, [address], concurrent_rpcs_max=rpcs_max)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(watch.run()), group.create_task(service.sweep.run())]
+        tasks = [group.create_task(part.run()) for part in (watch, service.sweep, service.shadow)]
         if spill:
             async with asyncio.timeout(DEADLINE_S):
                 await up.wait()

@@ -253,6 +253,18 @@ CASES: list[Case] = [
     ("PrefetchStatus", lambda s: pb.PrefetchStatusRequest(session=s, ticket=9), "ticket 9", NOT_FOUND),
     ("PrefetchStatus", lambda s: pb.PrefetchStatusRequest(session=s, ticket=9, timeout_ms=600_001), TIMEOUT,
      INVALID),
+    *session_cases("Shadow", pb.ShadowRequest, blocks=ONE),
+    *blocks_cases("Shadow", pb.ShadowRequest, session=OPEN),
+    ("Shadow", lambda s: pb.ShadowRequest(session=s, blocks=ONE, asked_blocks=2), "asked_blocks: 2 of 1", INVALID),
+    ("Shadow", lambda s: pb.ShadowRequest(session=s, blocks=ONE, served_blocks=1), "served_blocks: 1", INVALID),
+    ("Shadow", lambda s: pb.ShadowRequest(session=s, blocks=ONE, block_bytes=1 << 32), "block_bytes: 4", INVALID),
+    *[
+        (
+            "Shadow", lambda s, rate=rate: pb.ShadowRequest(session=s, blocks=ONE, prefill_tokens_per_s=rate),
+            "prefill_tokens_per_s: ", INVALID,
+        )
+        for rate in (-1.0, float("nan"), float("inf"))
+    ],
     *session_cases("CancelPrefetch", pb.CancelPrefetchRequest, ticket=1),
     ("CancelPrefetch", lambda s: pb.CancelPrefetchRequest(session=s), "ticket: 0 is no ticket", INVALID),
     ("CancelPrefetch", lambda s: pb.CancelPrefetchRequest(session=s, ticket=9), "ticket 9", NOT_FOUND),
@@ -363,7 +375,7 @@ def test_each_call_has_cases() -> None:
         for service in (pb.DESCRIPTOR.services_by_name["Blocks"], apb.DESCRIPTOR.services_by_name["Admin"])
         for method in service.methods
     }
-    assert every - tested == {"Session", "Put", "Get", "Occupancy", "GetConfig", "DetachSpill"}
+    assert every - tested == {"Session", "Put", "Get", "Occupancy", "GetConfig", "ShadowStats", "DetachSpill"}
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,11 @@ def test_sizes(text: str, size: int) -> None:
     assert load({"host_bytes": text}, {}).host_bytes == size
 
 
+def test_several_sizes() -> None:
+    """Sizes are given with commas, and are known once each, the smallest first."""
+    assert load({"shadow_sizes_bytes": "1TiB, 64GiB,64GiB"}, {}).shadow_sizes_bytes == (64 * GIB, 1024 * GIB)
+
+
 @pytest.mark.parametrize("name", ["host_bytes", "spill_bytes_max", "hbm_bytes", "segment_bytes"])
 def test_small_number(name: str) -> None:
     """A bare 10 where bytes are wanted is refused, naming the setting, the minimum and how to write sizes."""
@@ -129,7 +134,10 @@ def test_file_problems(tmp_path: Path) -> None:
         ("max_ids", 0), ("clock", "moon"), ("hbm_device", "tpu"), ("spill_prefix", "a b"), ("max_moves", "few"),
         ("spill", "http://host"), ("log_level", "loud"), ("steps_per_second", "nan"), ("segment_bytes", 5000),
         ("catalog_rows", 3), ("listen", "nowhere"), ("listen", "host:99999"), ("listen", "unix://relative"),
-        ("state_dir", "/" + "long/" * 30),
+        ("state_dir", "/" + "long/" * 30), ("shadow_sizes_bytes", ""), ("shadow_sizes_bytes", "64GiB,few"),
+        ("shadow_sizes_bytes", "1KiB"), ("shadow_sizes_bytes", "64GiB,128TiB"), ("shadow_cpu_percent", 0),
+        ("shadow_sizes_bytes", ",".join(f"{number}GiB" for number in range(1, 10))), ("shadow_cpu_percent", 101),
+        ("shadow_blocks_max", 255), ("shadow_namespaces_max", 0),
     ],
 )
 def test_impossible_values(name: str, value: object) -> None:

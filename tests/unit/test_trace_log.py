@@ -27,7 +27,7 @@ def test_numbers_are_siphash() -> None:
 def test_what_is_written_is_a_trace(tmp_path: Path) -> None:
     """The simulator reads the log: requests in order, shared prefixes shared, times from the first request on."""
     log = TraceLog(tmp_path / "new", MIB)
-    log.write([request(101.5, 1, 2, 4), request(100.0, 1, 2, 3)])
+    log.write([request(100.0, 1, 2, 3), request(101.5, 1, 2, 4)])
     log.write([request(102.0, 1)])
     trace = read_trace(tmp_path / "new" / NAME)
     assert trace.times_s.tolist() == [0.0, 1.5, 2.0]
@@ -76,3 +76,15 @@ def test_files_are_the_owners_alone(tmp_path: Path) -> None:
     TraceLog(tmp_path / "new", MIB).write([request(0.0, 1)])
     assert (tmp_path / "new" / NAME).stat().st_mode & 0o077 == 0
     assert (tmp_path / "new").stat().st_mode & 0o077 == 0
+
+
+def test_answers_are_told_apart(tmp_path: Path) -> None:
+    """Of a request whose last blocks were not asked for the trace says how many; of others it says nothing of
+    it."""
+    log = TraceLog(tmp_path / "new", MIB)
+    answered = request(1.0, 1, 2, 3)
+    answered.replies = 2
+    log.write([request(0.0, 1, 2), answered])
+    first, second = [json.loads(line) for line in (tmp_path / "new" / NAME).read_text().splitlines()]
+    assert "reply_blocks" not in first and second["reply_blocks"] == 2
+    assert read_trace(tmp_path / "new" / NAME).asked.tolist() == [2, 1]

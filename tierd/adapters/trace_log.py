@@ -1,9 +1,9 @@
 """The log of recorded requests: JSON lines in two files of bounded size, blocks by salted numbers.
 
 Lines are those of Mooncake's traces: `timestamp` (ms since the recording began), `input_length` (tokens of the
-blocks) and `hash_ids`. A number is the SipHash-2-4 of the first 8 bytes of an identity under a key that is made
-when the daemon starts and kept nowhere: blocks can be told apart within a run, but neither recognised nor found in
-another.
+blocks) and `hash_ids`; `reply_blocks`, where it is known that so many at the end were not asked for. A number is
+the SipHash-2-4 of the first 8 bytes of an identity under a key that is made when the daemon starts and kept
+nowhere: blocks can be told apart within a run, but neither recognised nor found in another.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Recorded(Protocol):
     at_s: float
     block_tokens: int
     words: dict[int, None]
+    replies: int
 
 
 class TraceLog:
@@ -47,8 +48,8 @@ class TraceLog:
         self._turn()
 
     def write(self, requests: Iterable[Recorded]) -> None:
-        """Appends requests in order of their beginning. OSError."""
-        lines = [self._line(request) for request in sorted(requests, key=lambda one: one.at_s)]
+        """Appends requests, given in order of their beginning. OSError."""
+        lines = [self._line(request) for request in requests]
         size = self._path.stat().st_size if self._path.exists() else 0
         kept: list[bytes] = []
         for line in lines:
@@ -65,10 +66,13 @@ class TraceLog:
         if self._began_s is None:
             self._began_s = request.at_s
         words = np.fromiter(request.words, np.uint64, len(request.words))
-        return json.dumps({
+        line = {
             "timestamp": max(0, round(1000 * (request.at_s - self._began_s))),
             "input_length": len(words) * request.block_tokens, "hash_ids": numbers_of(words, self._key).tolist(),
-        }, separators=(",", ":")).encode() + b"\n"
+        }
+        if request.replies:
+            line["reply_blocks"] = request.replies
+        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
     def _append(self, lines: list[bytes]) -> None:
         if not lines:

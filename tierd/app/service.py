@@ -22,7 +22,9 @@ from tierd.app.finder import Finder
 from tierd.app.lending import Pools
 from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespace, Namespaces
+from tierd.app.recorder import Shadowed
 from tierd.app.sessions import Orphan, Session, Sessions
+from tierd.app.shadow import Shadow
 from tierd.app.shares import NamespaceShare, by_namespace
 from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
@@ -72,7 +74,7 @@ class Service:
     """The verbs. All methods belong to the event loop's thread."""
 
     def __init__(
-        self, writer: Writer, mover: Mover, namespaces: Namespaces, about: About, *,
+        self, writer: Writer, mover: Mover, namespaces: Namespaces, about: About, *, shadow: Shadow,
         orphans: Callable[[], Sequence[Orphan]] = tuple, spill_watch: SpillWatch | None = None,
         pools: Pools | None = None,
         finder: Finder | None = None, spill_switch: SpillSwitch | None = None,
@@ -87,6 +89,7 @@ class Service:
         self.writer = writer
         self.mover = mover
         self.measures = mover.measures
+        self.shadow = shadow
         self._is_draining = False
         self._spill_watch = spill_watch
         self.finder = finder
@@ -431,6 +434,18 @@ class Service:
         self.sessions.require(command.session)
         return self.writer.ask(command, m.PrefetchReply)
 
+    # --- shadow mode ----------------------------------------------------------------------------------
+
+    def shadow_request(
+        self, session: int, blocks: m.Ids, shadowed: Shadowed, *, begins: bool, ends: bool
+    ) -> None:
+        """A request, or a part of one, whose blocks are stored nowhere."""
+        self.sessions.require(session)
+        blocks = self._placed(blocks)
+        block_bytes = shadowed.block_bytes or self.block_bytes(blocks)
+        known = replace(shadowed, namespace=blocks.namespace, block_bytes=block_bytes)
+        self.shadow.report(session, blocks, known, begins=begins, ends=ends)
+
     # --- the spill store ------------------------------------------------------------------------------
 
     async def attach_spill(self, url: str, replace: bool, deadline: float, *, files: bool = False) -> int:
@@ -487,7 +502,7 @@ class Service:
 
     def set_policy(self, spec: str) -> m.PolicySet:
         reply = self.writer.ask(m.SetPolicy(spec), m.PolicySet)
-        self.policy_epoch = reply.epoch
+        self.policy_epoch, self.shadow.policy = reply.epoch, reply.spec
         return reply
 
     async def clear(self, command: m.Clear, deadline: float) -> tuple[m.Cleared, int]:

@@ -19,15 +19,26 @@ from tierd.console.link import (
     parse_tier,
     progress,
 )
+from tierd.console.shadow import print_shadow, with_seconds
 from tierd_client.admin import BlockFilter, BlockRecord, Explanation, NamespaceRecord, Occupancy
 from tierd_client.outcomes import Tier
+from tierd_client.shadow import ShadowStats
 
 PAGE_SIZE_MAX = 1000
 
 
-def stats(address: Address = None, as_json: AsJson = False) -> None:
+def stats(
+    shadow: Annotated[bool, typer.Option("--shadow", help="What host memory of several sizes would have saved "
+        "clients in shadow mode, instead.")] = False,
+    prefill_tokens_per_s: Annotated[float | None, typer.Option(min=1e-3, max=1e9, help="With --shadow: of the "
+        "engine, where it has not measured it or another one is meant.")] = None,
+    address: Address = None, as_json: AsJson = False,
+) -> None:
     """Bytes and blocks per tier, at one instant: free + used + reserved + stocked + quarantined = capacity."""
     with connect(address) as client:
+        if shadow:
+            _print_shadow(client.admin.shadow_stats(), prefill_tokens_per_s, as_json)
+            return
         found = client.admin.occupancy()
     if as_json:
         print_json(found)
@@ -44,6 +55,13 @@ def stats(address: Address = None, as_json: AsJson = False) -> None:
         f"{found.read_ahead_used_total} blocks read ahead were used, {found.read_ahead_wasted_total} were not\n"
         f"step {found.step}, policy {found.policy}, up {found.uptime_s:.0f} s"
     )
+
+
+def _print_shadow(found: ShadowStats, prefill_tokens_per_s: float | None, as_json: bool) -> None:
+    if as_json:
+        print_json(with_seconds(found, prefill_tokens_per_s))
+    else:
+        print_shadow(found, prefill_tokens_per_s)
 
 
 def _print_bytes(found: Occupancy) -> None:

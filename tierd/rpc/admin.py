@@ -14,7 +14,7 @@ from tierd.app.shares import by_tenant
 from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput
-from tierd.rpc import convert
+from tierd.rpc import convert, shadow
 from tierd.rpc.access import is_local
 from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of, deadline_within, send
 from tierd.rpc.status import answers_errors
@@ -115,6 +115,14 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):  # type: ignore[misc]
         return pb.VerifyResponse(
             verified_blocks=found.verified_blocks, verified_bytes=found.verified_bytes, damaged=found.damaged,
             skipped_blocks=found.skipped_blocks,
+        )
+
+    @answers_errors
+    async def ShadowStats(self, request: Any, context: Any) -> Any:
+        mode, namespaces = self._service.shadow, self._service.namespaces
+        return pb.ShadowStatsResponse(
+            namespaces=[shadow.namespace_figures(one, namespaces.get(one.namespace)) for one in mode.figures()],
+            left_out_calls_total=mode.left_out_total,
         )
 
     @answers_errors

@@ -18,7 +18,7 @@ from tierd.app.stocks import Stocks
 from tierd.app.verify import verify
 from tierd.core import messages as m
 from tierd.core.errors import InvalidInput, LimitReached, NotFound, Refused, Unavailable
-from tierd.rpc import convert
+from tierd.rpc import convert, shadow
 from tierd.rpc.deadline import SHORT_CALL_MS, deadline_of, send
 from tierd.rpc.status import answers_errors
 from tierd_client.format import IDENTITY_BYTES, U8Array
@@ -226,6 +226,14 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
         command = m.CancelPrefetch(convert.session(request.session), convert.ticket(request.ticket))
         return convert.prefetch_response(self._service.cancel_prefetch(command))
 
+    @answers_errors
+    async def Shadow(self, request: Any, context: Any) -> Any:
+        session, blocks = convert.session(request.session), self._ids(request)
+        shadowed = shadow.shadowed(request, len(blocks))
+        self._service.shadow_request(
+            session, blocks, shadowed, begins=not request.continued, ends=request.ended)
+        return pb.ShadowResponse()
+
     # Put takes and Get gives messages as bytes: see add_to_server.
 
     @answers_errors
@@ -259,7 +267,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
             session=session.number, token=session.token, boot_id=about.boot_id, instance_id=about.instance_id,
             attach_path=about.attach_path, heartbeat_ms=about.heartbeat_ms, max_ids=about.max_ids,
             max_held=about.max_held, policy_epoch=self._service.policy_epoch, server_version=about.version,
-            stock_bytes=about.stock_bytes, commits_later=True,
+            stock_bytes=about.stock_bytes,
         )
 
 

@@ -15,41 +15,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tierd.core.errors import InvalidInput
-from tierd.core.messages import (
-    Ids,
-    LookedUp,
-    Lookup,
-    Note,
-    Occupancy,
-    OccupancyReply,
-    OpenSession,
-    Outcomes,
-    Presence,
-    Reserved,
-    TierOccupancy,
-)
 from tierd.core.policy.registry import parse
+from tierd.core.shadow import Requests
 from tierd.sim.belady import replay_optimum
-from tierd.sim.host import BLOCK_BYTES, host_engine
 from tierd.sim.keyed import Memory, has_static_order, replay_keyed
 from tierd.sim.played import Advance, Played
 from tierd.sim.rows import BELADY, row_of
 from tierd.sim.rows import Row as Row
 from tierd.sim.tiers import ONE_TIER, Tiers, replay_tiers
-from tierd.sim.traces import BLOCK_TOKENS, Trace, identities_of
-from tierd_client.format import U8Array
-from tierd_client.hits import HitRule
+from tierd.sim.traces import Trace, identities_of
 
 LOOK_AGAIN_EVERY = 8
 """Of so many requests one is looked up again when it has been served: no block of it may be gone then."""
 MOST_CAPACITY = 1 << 40
 """Blocks."""
 _CAPACITY = re.compile(r"-?\d{1,15}|(\d{1,15}(\.\d{0,15})?|\.\d{1,15})%")
-_SESSION = 1
 
 
 def parse_capacities(text: str, distinct: int, option: str = "--capacity") -> list[int]:
@@ -89,43 +70,6 @@ def replay(trace: Trace, policy: str, capacity: int, advance: Advance = lambda _
     return row_of(trace, policy, capacity, play(trace, policy, capacity, advance))
 
 
-class Requests:
-    """Plays requests into an engine, one at a time."""
-
-    def __init__(self, policy: str, capacity: int, distinct: int, block_tokens: int = BLOCK_TOKENS) -> None:
-        self.engine = host_engine(policy, capacity, distinct)
-        self.engine.step(OpenSession(_SESSION), 0.0)
-        self._rule = HitRule(block_tokens)
-        self.self_evictions = 0
-        self._served = 0
-
-    def serve(self, ids: U8Array, now: float, *, chain: bool = True) -> NDArray[np.bool_]:
-        """Stores the blocks of a request that are missing, and says which were there.
-
-        One Note of all ids is the request: it is a tick, finds what is there, protects it and accesses it, makes
-        room among the others, and accesses what is new.
-        """
-        blocks = Ids(0, 0, ids, chain=chain, rule=self._rule)
-        noted = self.engine.step(Note(_SESSION, blocks, BLOCK_BYTES), now).reply
-        assert isinstance(noted, Outcomes)
-        present: NDArray[np.bool_] = noted.outcomes == Reserved.EXISTS.value
-        self._served += 1
-        if self._served % LOOK_AGAIN_EVERY == 0:
-            self._look_again(ids[noted.outcomes <= Reserved.EXISTS.value])
-        return present
-
-    def _look_again(self, ids: U8Array) -> None:
-        """Counts blocks of a request that are gone now that it has been served."""
-        found = self.engine.step(Lookup(Ids(0, 0, ids)), 0.0).reply
-        assert isinstance(found, LookedUp)
-        self.self_evictions += int(np.count_nonzero(found.presence == Presence.MISS.value))
-
-    def tiers(self, now: float) -> list[TierOccupancy]:
-        reply = self.engine.step(Occupancy(), now).reply
-        assert isinstance(reply, OccupancyReply)
-        return reply.tiers
-
-
 @contextmanager
 def _no_collections() -> Iterator[None]:
     """The engine makes no cycles: looking for some would take a tenth of the time of a replay."""
@@ -139,7 +83,8 @@ def _no_collections() -> Iterator[None]:
 
 
 def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -> Played:
-    requests, played = Requests(policy, capacity, trace.distinct, trace.block_tokens), Played.of(trace)
+    requests = Requests(policy, capacity, trace.distinct, trace.block_tokens, LOOK_AGAIN_EVERY)
+    played = Played.of(trace)
     identities = identities_of(trace.distinct)
     asked, offsets, times_s = trace.asked.tolist(), trace.offsets.tolist(), trace.times_s.tolist()
     with _no_collections():
@@ -150,8 +95,8 @@ def _replay_engine(trace: Trace, policy: str, capacity: int, advance: Advance) -
                 played.count(number, present[: asked[number]])
                 advance(asked[number])
     played.self_evictions = requests.self_evictions
-    (tier,) = requests.tiers(times_s[-1] if times_s else 0.0)
-    played.evictions, played.moved = tier.evicted_total, {"engine>host": tier.stored_total}
+    counters = requests.counters
+    played.evictions, played.moved = counters.evicted, {"engine>host": counters.stored}
     return played
 
 

@@ -22,9 +22,9 @@ from tierd.core.engine import Engine
 from tierd.core.engine_settings import EngineSettings, TierSpec
 from tierd.core.errors import InvalidInput
 from tierd.core.policy.registry import parse
+from tierd.core.shadow import BLOCK_BYTES
 from tierd.core.tables import Tables
 from tierd.core.underway import STORED_FROM
-from tierd.sim.host import BLOCK_BYTES
 from tierd.sim.played import Advance, Played
 from tierd.sim.traces import Trace, identities_of
 from tierd_client.format import IDENTITY_BYTES, U8Array

@@ -1,10 +1,11 @@
 """Request traces: which blocks each request asked for, read from files of the public formats.
 
 JSON lines: one object a line with `timestamp` (ms, as Mooncake has it; s where the line names a `chat_id`, as the
-Bailian traces of 16-token blocks do), `hash_ids` (ids of the prompt's blocks in prefix order) and, to tell what a
-block is, `input_length` (tokens). Packed npz: request i is the ranges of `run_len[k]` ids from `run_start[k]`, for
-each k in `run_off[i] .. run_off[i + 1] - 1`; its time is `ts[i]` (s), `bt` tokens make a block. Which one a file
-is, its first bytes say. Arrivals alone come from CSV files with a column `TIMESTAMP`, as Azure publishes them.
+Bailian traces of 16-token blocks do), `hash_ids` (ids of the prompt's blocks in prefix order), to tell what a block
+is, `input_length` (tokens) and, where the last ids are of the answer, `reply_blocks`. Packed npz: request i is the
+ranges of `run_len[k]` ids from `run_start[k]`, for each k in `run_off[i] .. run_off[i + 1] - 1`; its time is
+`ts[i]` (s), `bt` tokens make a block. Which one a file is, its first bytes say. Arrivals alone come from CSV files
+with a column `TIMESTAMP`, as Azure publishes them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
+from tierd.core.shadow import splitmix64
 from tierd_client.format import IDENTITY_BYTES, I64Array, U8Array
 
 F64Array = NDArray[np.float64]
@@ -144,20 +146,15 @@ def _moment(path: Path, number: int, text: str | None) -> float:
 def identities_of(distinct: int) -> U8Array:
     """Identities (distinct, 32) that stand for the blocks of a trace: four splitmix64 words each.
 
-    They replace the hash of a block's tokens, which a trace does not have. Source of the mixing: Steele, Lea,
-    Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    They replace the hash of a block's tokens, which a trace does not have.
     """
-    words = IDENTITY_BYTES // 8
-    mixed = (np.arange(1, distinct * words + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed.astype("<u8").view(np.uint8).reshape(distinct, IDENTITY_BYTES)
+    words = np.arange(1, distinct * (IDENTITY_BYTES // 8) + 1, dtype=np.uint64)
+    return splitmix64(words).astype("<u8").view(np.uint8).reshape(distinct, IDENTITY_BYTES)
 
 
 def _read_lines(path: Path) -> Trace:
     ids = array("q")
-    lengths = array("q")
+    lengths, replies = array("q"), array("q")
     times_s = array("d")
     block_tokens = 0
     with path.open("rb") as file:
@@ -169,11 +166,13 @@ def _read_lines(path: Path) -> Trace:
             before = len(ids)
             _append_ids(path, number, request, ids)
             lengths.append(len(ids) - before)
+            replies.append(_reply_blocks(path, number, request, lengths[-1]))
             block_tokens = max(block_tokens, _tokens_a_block(request.get("input_length"), lengths[-1]))
-    return build_trace(
+    trace = build_trace(
         path.name, np.array(ids, np.int64), np.array(lengths, np.int64), np.array(times_s, np.float64),
         block_tokens or BLOCK_TOKENS,
     )
+    return replace(trace, replies=np.array(replies, np.int64)) if any(replies) else trace
 
 
 def _tokens_a_block(input_tokens: Any, blocks: int) -> int:
@@ -181,6 +180,13 @@ def _tokens_a_block(input_tokens: Any, blocks: int) -> int:
     if type(input_tokens) is not int or not blocks or not 0 < input_tokens <= MOST_BLOCK_TOKENS * blocks:
         return 0
     return 1 << (-(-input_tokens // blocks) - 1).bit_length()
+
+
+def _reply_blocks(path: Path, number: int, request: Mapping[str, Any], blocks: int) -> int:
+    value = request.get("reply_blocks", 0)
+    if type(value) is not int or not 0 <= value <= blocks:
+        raise InvalidInput(f"{path}:{number}: reply_blocks", f"{value!r} is no number of its {blocks} blocks")
+    return value
 
 
 def _parsed_line(path: Path, number: int, line: bytes) -> dict[str, Any]:

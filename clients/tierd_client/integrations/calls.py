@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 def attempt(link: Link, layout: Layout, work: Callable[[Namespace], T], otherwise: T) -> T:
-    """What comes of a call; `otherwise` while the daemon is away. Raises what is the caller's fault."""
-    if link.is_up:
+    """What comes of a call; `otherwise` while the daemon is away, or in shadow mode. Raises what is the caller's
+    fault."""
+    if link.is_up and not link.options.shadow:
         try:
             return work(link.namespace(layout))
         except (InvalidArgument, ClientClosed, ForkedClientError):

@@ -22,7 +22,8 @@ class Options:
     `address`: of the daemon on this host; $TIERD_ADDRESS, else that of a daemon of root. `token`: where it wants
     one. `revision`: of the model, where its directory does not tell. `tenant`: keeps this engine's blocks apart.
     `answer_ms`: within it the daemon answers, or counts as away until it answers again. `promote_ms`: how long a
-    request may wait for blocks that come up from the spill tier; what is not there by then is computed.
+    request may wait for blocks that come up from the spill tier; what is not there by then is computed. `shadow`:
+    nothing is stored or found, requests are only reported: `tierd stats --shadow` says what would have been saved.
     """
 
     address: str = ""
@@ -31,6 +32,7 @@ class Options:
     tenant: str = ""
     answer_ms: int = 100
     promote_ms: int = 2_000
+    shadow: bool = False
 
     def __post_init__(self) -> None:
         chosen = self.address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
@@ -39,6 +41,8 @@ class Options:
             text(getattr(self, name), name)
         for name in ("answer_ms", "promote_ms"):
             whole(getattr(self, name), name, 1, TIMEOUT_MS_MAX)
+        if not isinstance(self.shadow, bool):
+            raise InvalidArgument(f"shadow: {self.shadow!r} is neither true nor false")
 
     @classmethod
     def of(cls, given: object) -> Options:

@@ -52,6 +52,17 @@ class _Searched:
         return aged and self.search.ended() and not self.search.leased.any()
 
 
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """What `Namespace.shadow` is told of a request."""
+
+    run: Run
+    asked: int
+    served: int
+    block_bytes: int
+    prefill_tokens_per_s: float
+
+
 class Prompt:
     """The blocks of one request. `keys`: of each group, in the order of the prompt."""
 
@@ -61,6 +72,8 @@ class Prompt:
         self.loading = False
         self.cut_blocks = 0
         """Blocks of its searches that are not loaded, because computing them is faster."""
+        self.asked: list[int] = []
+        """Of each group, blocks that the request began with; what comes later is of its answer."""
 
         self._rates = rates
         self._loads_since = 0.0
@@ -81,11 +94,12 @@ class Prompt:
             if key not in self._place:
                 self._place[key] = group, len(self.keys[group])
                 self.keys[group].append(key)
+        self.asked = self.asked or [len(keys) for keys in self.keys]
 
     def answer(self, key: bytes) -> Answer:
         """Whether a block can be loaded. The first question begins a search of all from that block on."""
         place = self._place.get(key)
-        if place is None:
+        if place is None or self._link.options.shadow:
             return Answer.MISS
         group, index = place
         searched = self._searched[group]
@@ -116,9 +130,9 @@ class Prompt:
 
     def missing(self, keys: Collection[bytes], stored_soon: Collection[bytes]) -> list[Run]:
         """Those of these blocks that are to be stored, in runs: the catalog has them not of all ranks, and they are
-        not on their way. None while the daemon is away."""
+        not on their way. None while the daemon is away, or in shadow mode."""
         self._moved.update(keys)
-        if not self._link.is_up:
+        if not self._link.is_up or self._link.options.shadow:
             return []
         runs: list[Run] = []
         for group, indices in self._by_group(keys):
@@ -154,14 +168,27 @@ class Prompt:
 
     def served_elsewhere(self) -> list[Run]:
         """Blocks before the first that was loaded or offered for storing: the engine had them in its own cache."""
-        counts = [
-            next((index for index, key in enumerate(keys) if key in self._moved), len(keys)) for keys in self.keys
-        ]
+        counts = [self._served(group) for group in range(len(self.keys))]
         return [self._run(group, 0, count) for group, count in enumerate(counts) if count]
 
     def whole(self) -> list[Run]:
         """All blocks, a run per group."""
         return [self._run(group, 0, len(keys)) for group, keys in enumerate(self.keys) if keys]
+
+    def as_shadow(self) -> Shadow:
+        """The request as shadow mode tells of it. Where there are several groups the first stands for all."""
+        tokens = [group.block_tokens for group in self._layouts[0].groups]
+        groups = [group for layout in self._layouts for group in layout.groups]
+        block_bytes = sum(group.block_bytes * tokens[0] / group.block_tokens for group in groups)
+        block_s = self._rates.block_seconds(Way.COMPUTED)
+        asked = self.asked[0] if self.asked else 0
+        return Shadow(
+            Run(tuple(self.keys[0])), asked, min(asked, self._served(0)), round(block_bytes),
+            tokens[0] / (len(tokens) * block_s) if block_s else 0.0)
+
+    def _served(self, group: int) -> int:
+        keys = self.keys[group]
+        return next((index for index, key in enumerate(keys) if key in self._moved), len(keys))
 
     def _is_stored(self, run: Run) -> BoolArray:
         """Which blocks the catalog has of all ranks; none while the daemon is away."""

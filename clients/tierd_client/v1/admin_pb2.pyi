@@ -603,3 +603,69 @@ class DetachSpillResponse(_message.Message):
     FORGOTTEN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     forgotten_blocks: int
     def __init__(self, forgotten_blocks: _Optional[int] = ...) -> None: ...
+
+class ShadowStatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ShadowEstimate(_message.Message):
+    __slots__ = ("blocks", "error")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    error: int
+    def __init__(self, blocks: _Optional[int] = ..., error: _Optional[int] = ...) -> None: ...
+
+class ShadowSize(_message.Message):
+    __slots__ = ("capacity_bytes", "capacity_blocks", "held_blocks", "sampled_share", "block_hits", "prefix_hits", "saved")
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_SHARE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HITS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_HITS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    capacity_bytes: int
+    capacity_blocks: int
+    held_blocks: int
+    sampled_share: float
+    block_hits: ShadowEstimate
+    prefix_hits: ShadowEstimate
+    saved: ShadowEstimate
+    def __init__(self, capacity_bytes: _Optional[int] = ..., capacity_blocks: _Optional[int] = ..., held_blocks: _Optional[int] = ..., sampled_share: _Optional[float] = ..., block_hits: _Optional[_Union[ShadowEstimate, _Mapping]] = ..., prefix_hits: _Optional[_Union[ShadowEstimate, _Mapping]] = ..., saved: _Optional[_Union[ShadowEstimate, _Mapping]] = ...) -> None: ...
+
+class ShadowNamespace(_message.Message):
+    __slots__ = ("namespace", "name", "model", "policy", "block_tokens", "block_bytes", "requests", "asked_blocks", "served_blocks", "prefill_tokens_per_s", "observed_s", "sizes")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SERVED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_S_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    namespace: int
+    name: str
+    model: str
+    policy: str
+    block_tokens: int
+    block_bytes: int
+    requests: int
+    asked_blocks: int
+    served_blocks: int
+    prefill_tokens_per_s: float
+    observed_s: float
+    sizes: _containers.RepeatedCompositeFieldContainer[ShadowSize]
+    def __init__(self, namespace: _Optional[int] = ..., name: _Optional[str] = ..., model: _Optional[str] = ..., policy: _Optional[str] = ..., block_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., asked_blocks: _Optional[int] = ..., served_blocks: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., observed_s: _Optional[float] = ..., sizes: _Optional[_Iterable[_Union[ShadowSize, _Mapping]]] = ...) -> None: ...
+
+class ShadowStatsResponse(_message.Message):
+    __slots__ = ("namespaces", "left_out_calls_total")
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    namespaces: _containers.RepeatedCompositeFieldContainer[ShadowNamespace]
+    left_out_calls_total: int
+    def __init__(self, namespaces: _Optional[_Iterable[_Union[ShadowNamespace, _Mapping]]] = ..., left_out_calls_total: _Optional[int] = ...) -> None: ...

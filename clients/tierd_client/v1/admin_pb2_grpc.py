@@ -99,6 +99,11 @@ class AdminStub(object):
                 request_serializer=tierd_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_admin__pb2.VerifyResponse.FromString,
                 _registered_method=True)
+        self.ShadowStats = channel.unary_unary(
+                '/tierd.v1.Admin/ShadowStats',
+                request_serializer=tierd_dot_v1_dot_admin__pb2.ShadowStatsRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_admin__pb2.ShadowStatsResponse.FromString,
+                _registered_method=True)
         self.AttachSpill = channel.unary_unary(
                 '/tierd.v1.Admin/AttachSpill',
                 request_serializer=tierd_dot_v1_dot_admin__pb2.AttachSpillRequest.SerializeToString,
@@ -211,6 +216,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShadowStats(self, request, context):
+        """What host memory of the sizes in the settings would have saved clients in shadow mode, since this boot.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AttachSpill(self, request, context):
         """Uses another spill store from now on, once it has answered. What only the old one held is forgotten, and stays
         there; what lies above is not touched. UNAVAILABLE when it does not answer, or another change takes too long, and
@@ -295,6 +307,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Verify,
                     request_deserializer=tierd_dot_v1_dot_admin__pb2.VerifyRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_admin__pb2.VerifyResponse.SerializeToString,
+            ),
+            'ShadowStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShadowStats,
+                    request_deserializer=tierd_dot_v1_dot_admin__pb2.ShadowStatsRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_admin__pb2.ShadowStatsResponse.SerializeToString,
             ),
             'AttachSpill': grpc.unary_unary_rpc_method_handler(
                     servicer.AttachSpill,
@@ -658,6 +675,33 @@ class Admin(object):
             '/tierd.v1.Admin/Verify',
             tierd_dot_v1_dot_admin__pb2.VerifyRequest.SerializeToString,
             tierd_dot_v1_dot_admin__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShadowStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Admin/ShadowStats',
+            tierd_dot_v1_dot_admin__pb2.ShadowStatsRequest.SerializeToString,
+            tierd_dot_v1_dot_admin__pb2.ShadowStatsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -159,6 +159,11 @@ class BlocksStub(object):
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.CancelPrefetchRequest.SerializeToString,
                 response_deserializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
                 _registered_method=True)
+        self.Shadow = channel.unary_unary(
+                '/tierd.v1.Blocks/Shadow',
+                request_serializer=tierd_dot_v1_dot_blocks__pb2.ShadowRequest.SerializeToString,
+                response_deserializer=tierd_dot_v1_dot_blocks__pb2.ShadowResponse.FromString,
+                _registered_method=True)
         self.Put = channel.stream_unary(
                 '/tierd.v1.Blocks/Put',
                 request_serializer=tierd_dot_v1_dot_blocks__pb2.PutRequest.SerializeToString,
@@ -367,6 +372,14 @@ class BlocksServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Shadow(self, request, context):
+        """Shadow mode: a request of an engine whose blocks are stored nowhere, so that the daemon can say what it would have
+        saved (ShadowStats of the control plane). Nothing is looked up and nothing kept but statistics of identities.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Put(self, request_iterator, context):
         """Payload by stream, for clients that cannot map memory: a header, then the blocks' bytes in order.
         The reply comes after the commit.
@@ -509,6 +522,11 @@ def add_BlocksServicer_to_server(servicer, server):
                     servicer.CancelPrefetch,
                     request_deserializer=tierd_dot_v1_dot_blocks__pb2.CancelPrefetchRequest.FromString,
                     response_serializer=tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.SerializeToString,
+            ),
+            'Shadow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Shadow,
+                    request_deserializer=tierd_dot_v1_dot_blocks__pb2.ShadowRequest.FromString,
+                    response_serializer=tierd_dot_v1_dot_blocks__pb2.ShadowResponse.SerializeToString,
             ),
             'Put': grpc.stream_unary_rpc_method_handler(
                     servicer.Put,
@@ -1196,6 +1214,33 @@ class Blocks(object):
             '/tierd.v1.Blocks/CancelPrefetch',
             tierd_dot_v1_dot_blocks__pb2.CancelPrefetchRequest.SerializeToString,
             tierd_dot_v1_dot_blocks__pb2.PrefetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Shadow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierd.v1.Blocks/Shadow',
+            tierd_dot_v1_dot_blocks__pb2.ShadowRequest.SerializeToString,
+            tierd_dot_v1_dot_blocks__pb2.ShadowResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tierd.app import recorder as recording
-from tierd.app.recorder import GROWS_S, Joining, Recorder, Request, noted_of
+from tierd.app.recorder import GROWS_S, Joining, Noted, Recorder, Request, Shadowed, noted_of
 from tierd.core import messages as m
 from tierd.sim.traces import identities_of
 from tierd_client.format import words_of
@@ -28,7 +28,7 @@ def joined(*commands: tuple[float, m.Command]) -> list[list[int]]:
     """Words of the requests that the commands, each with its time, make; the open ones last."""
     noted = [noted_of(command, at_s) for at_s, command in commands]
     joining = Joining()
-    done = joining.take([one for one in noted if one is not None])
+    done = joining.take([one for one in noted if one is not None], commands[-1][0])
     return [list(request.words) for request in done + joining.rest()]
 
 
@@ -86,8 +86,8 @@ def test_requests_outside_sequences_end_by_themselves() -> None:
     first, later = noted_of(acquire(CHAIN), 0.0), noted_of(acquire(CHAIN, session=2), GROWS_S + 1)
     assert first is not None
     assert later is not None
-    assert joining.take([first]) == []
-    assert [list(one.words) for one in joining.take([later])] == [words(*range(6))]
+    assert joining.take([first], 0.0) == []
+    assert [list(one.words) for one in joining.take([later], later.at_s)] == [words(*range(6))]
 
 
 def test_too_many_open_requests_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_too_many_open_requests_are_written_as_they_are(monkeypatch: pytest.Monk
     monkeypatch.setattr(recording, "MOST_OPEN_IDS", 12)
     noted = [noted_of(m.OpenSequence(1, str(number), CHAIN), 0.0) for number in range(5)]
     joining = Joining()
-    assert len(joining.take([one for one in noted if one is not None])) == 3
+    assert len(joining.take([one for one in noted if one is not None], 0.0)) == 3
     assert len(joining.rest()) == 2
 
 
@@ -110,7 +110,7 @@ def test_over_the_bound_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(written.extend)
     recorder.note(acquire(CHAIN))
     recorder.note(acquire(CHAIN))
-    assert recorder.left_out == 1
+    assert recorder.left_out_total == 1
     run_recorder(recorder)
     assert [list(one.words) for one in written] == [words(*range(6))]
 
@@ -126,4 +126,60 @@ def test_a_log_that_cannot_be_written_ends_the_recording() -> None:
     run_recorder(recorder)
     assert recorder.failed
     recorder.note(acquire(CHAIN))
-    assert recorder.left_out == 0
+    assert recorder.left_out_total == 0
+
+
+def shadowed(
+    blocks: m.Ids, asked: int, *, begins: bool = True, ends: bool = False, namespace: int = 7, session: int = 1,
+    served: int = 0,
+) -> Noted:
+    """What is noted of a request that is only reported."""
+    notes: list[Noted] = []
+    recorder = Recorder(lambda _: None, clock=lambda: 0.0)
+    recorder._notes = notes
+    said = Shadowed(namespace, 4096, asked, served, 0.0)
+    recorder.note_shadowed(session, blocks, said, begins=begins, ends=ends)
+    asyncio.run(recorder.stop(5.0))
+    return notes[0]
+
+
+def told(*notes: Noted) -> list[tuple[int, int, int]]:
+    """Blocks, answers and blocks of the engine's own of the requests that notes make; the open ones last."""
+    joining = Joining()
+    done = joining.take(notes, 0.0) + joining.rest()
+    return [(len(one.words), one.replies, one.served) for one in done]
+
+
+ANSWER = m.Ids(1, 0, IDS[6:8], chain=True, position=6, parent=IDS[5].tobytes())
+
+
+@pytest.mark.parametrize(("notes", "requests"), [
+    ([shadowed(CHAIN, 6, ends=True, served=2)], [(6, 0, 2)]),
+    ([shadowed(CHAIN, 4, ends=True)], [(6, 2, 0)]),
+    ([shadowed(CHAIN, 6), shadowed(ANSWER, 0, begins=False)], [(8, 2, 0)]),
+    ([shadowed(CHAIN, 6, ends=True), shadowed(ANSWER, 0, begins=False)], [(6, 0, 0), (2, 2, 0)]),
+    ([shadowed(CHAIN, 6), shadowed(CHAIN, 6)], [(6, 0, 0), (6, 0, 0)]),
+    ([shadowed(CHAIN, 6), shadowed(ANSWER, 2, begins=False, served=1)], [(8, 0, 1)]),
+    ([shadowed(CHAIN, 6), shadowed(ANSWER, 0, begins=False, namespace=8)], [(6, 0, 0), (2, 2, 0)]),
+    ([shadowed(CHAIN, 6), shadowed(ANSWER, 0, begins=False, session=2)], [(6, 0, 0), (2, 2, 0)]),
+], ids=["whole", "with an answer", "in two parts", "ended before", "twice", "asked on", "namespaces", "sessions"])
+def test_reported_requests_are_joined(notes: list[Noted], requests: list[tuple[int, int, int]]) -> None:
+    """Parts are one request where the second goes on with the first, in its session and namespace, before its end;
+    what was not asked for and lies at the end is the answer."""
+    assert told(*notes) == requests
+
+
+def test_a_reported_request_is_none_of_a_client_that_stores() -> None:
+    """A session that stores and reports has two requests under way, and neither ends the other."""
+    live = noted_of(acquire(CHAIN), 0.0)
+    assert live is not None
+    assert told(shadowed(CHAIN, 6), live, shadowed(ANSWER, 0, begins=False)) == [(8, 2, 0), (6, 0, 0)]
+
+
+def test_a_request_that_nobody_goes_on_with_ends_without_another_call() -> None:
+    """A recorder that hears nothing more hands the last request out all the same."""
+    joining = Joining()
+    assert joining.take([shadowed(CHAIN, 6)], 0.0) == []
+    assert joining.is_open
+    assert len(joining.take([], GROWS_S + 1)) == 1
+    assert not joining.is_open

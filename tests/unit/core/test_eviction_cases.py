@@ -13,8 +13,8 @@ from tierd.core.catalog import Catalog
 from tierd.core.messages import BlockFilter, BlockPage, ListBlocks
 from tierd.core.policy.base import Moment
 from tierd.core.policy.registry import parse
+from tierd.core.shadow import Requests
 from tierd.core.statistics import StatsOf, access_weighted
-from tierd.sim.replay import Requests
 from tierd_client.format import CATALOG_MAGIC, Table, U8Array, catalog_columns
 
 CASES = json.loads(Path(__file__).with_name("eviction_cases.json").read_text())
@@ -37,7 +37,7 @@ def resident(requests: Requests) -> set[str]:
 @pytest.mark.parametrize(("case", "policy"), SINGLE, ids=lambda one: one if isinstance(one, str) else "")
 def test_each_request_evicts_what_the_rule_says(case: dict[str, Any], policy: str) -> None:
     """Of one block a request, each evicts the block that was worked out by hand, and the hits are as many."""
-    requests, evicted, hits = Requests(policy, case["capacity"], 26), "", 0
+    requests, evicted, hits = Requests(policy, case["capacity"], 26, 16), "", 0
     for step, name in enumerate(case["requests"]):
         before = resident(requests)
         hits += int(requests.serve(ids(name), float(step)).sum())
@@ -49,7 +49,7 @@ def test_each_request_evicts_what_the_rule_says(case: dict[str, Any], policy: st
 def test_blocks_of_a_turn_do_not_push_one_another_out(case: dict[str, Any]) -> None:
     """Turns abc, abc, de, de, de in three blocks: with all of a turn protected LFU adapts; block by block its
     newcomers evict one another for ever, unless counts survive."""
-    requests, hits, step = Requests(case["policy"], 3, 26), [], 0
+    requests, hits, step = Requests(case["policy"], 3, 26, 16), [], 0
     for turn in ("abc", "abc", "de", "de", "de"):
         hits.append(0)
         for part in [turn] if case["whole"] else turn:

@@ -9,7 +9,8 @@ from tierd.core.errors import InvalidInput
 from tierd.core.fallback import HALF_LIFE, MOST_STEPS, TERM, Fallback
 from tierd.core.messages import SetPolicy
 from tierd.core.policy.registry import parse
-from tierd.sim.replay import Requests, play
+from tierd.core.shadow import Requests
+from tierd.sim.replay import play
 from tierd.sim.traces import identities_of
 from tierd.sim.workloads import make_trace
 
@@ -27,7 +28,7 @@ def test_lead_over_lru_is_nothing_for_lru(capacity: int) -> None:
     """What LRU is said to hit by the gaps alone is what it hits: over a trace its lead stays within half a
     percent of the accesses."""
     trace = make_trace(CHATS)
-    requests = Requests("lru(fallback=lru)", capacity, trace.distinct)
+    requests = Requests("lru(fallback=lru)", capacity, trace.distinct, trace.block_tokens)
     identities, fallback = identities_of(trace.distinct), requests.engine.state.fallback
     assert fallback is not None
     for number in range(trace.requests):
@@ -41,7 +42,7 @@ def test_while_lru_has_taken_over_hits_are_those_of_lru() -> None:
     trace = make_trace(CHATS)
     identities, present = identities_of(trace.distinct), []
     for policy in ("lru", "lrfu"):
-        requests = Requests(policy, CAPACITY, trace.distinct)
+        requests = Requests(policy, CAPACITY, trace.distinct, trace.block_tokens)
         if (fallback := requests.engine.state.fallback) is not None:
             fallback.active, fallback._left = True, 1 << 30
         present.append([requests.serve(identities[trace.request(number)], float(number)).tolist()
@@ -110,7 +111,7 @@ def test_steps_are_bounded() -> None:
 
 def test_a_change_of_policy_begins_anew() -> None:
     """A fallback belongs to the policy that has one."""
-    engine = Requests("lrfu", CAPACITY, CAPACITY).engine
+    engine = Requests("lrfu", CAPACITY, CAPACITY, 16).engine
     first = engine.state.fallback
     assert first is not None
     engine.step(SetPolicy("gab"), 1.0)

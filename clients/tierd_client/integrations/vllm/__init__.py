@@ -1,2 +1,1 @@
-"""vLLM as a user of tierd: an OffloadingSpec (offloading.py) or a KV connector (connector.py); and `lrfu` for its
-own CPU tier (policy.py)."""
+"""vLLM as a user of tierd: an OffloadingSpec (offloading.py), or a KV connector (connector.py)."""
