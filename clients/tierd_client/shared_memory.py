@@ -104,6 +104,7 @@ class SharedMemory:
         self._no_page = False
         self._opened: dict[int, OpenedHandle] = {}
         self._pinned: list[U8Array] = []
+        self._broken = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             connect(self._socket, path, deadline)
@@ -236,10 +237,11 @@ class SharedMemory:
 
     def is_broken(self) -> bool:
         """Whether the attach socket has failed: nothing more can be mapped through it."""
-        return self._socket.fileno() < 0
+        return self._broken
 
     def close(self) -> None:
         """Ends the connection and drops the views of this object; idempotent. Views of others stay."""
+        self._broken = True
         self._socket.close()
         self._segments = {}
         self.views.clear()
@@ -301,8 +303,11 @@ class SharedMemory:
     def _ask(
         self, request: dict[str, Any], deadline: Deadline, passed: Sequence[int] = (),
     ) -> tuple[dict[str, Any], list[int]]:
-        """One frame there, one back. Unavailable when the socket fails, which is then closed for good: what
-        would come next on it answers something else. No descriptor of a failed answer is kept open."""
+        """One frame there, one back. Unavailable when the socket fails, which is then not used again: what would
+        come next on it answers something else. It stays open: a daemon that cannot see this process takes its end
+        for that of the process, whose slots it hands on. No descriptor of a failed answer is kept open."""
+        if self._broken:
+            raise Unavailable("attach socket: it has failed before")
         descriptors: list[int] = []
         try:
             self._socket.settimeout(deadline.socket_s())
@@ -317,7 +322,7 @@ class SharedMemory:
         except BaseException as error:
             _close_all(descriptors)
             if isinstance(error, OSError | BrokenPeer):
-                self._socket.close()
+                self._broken = True
                 raise Unavailable(f"attach socket: {error}") from error
             raise
 
