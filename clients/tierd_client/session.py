@@ -33,7 +33,7 @@ from tierd_client.errors import (
     TimedOut,
     Unavailable,
 )
-from tierd_client.lane import Lane, LaneCall
+from tierd_client.lane import Begin, Lane, LaneCall
 from tierd_client.shared_memory import SharedMemory
 from tierd_client.v1 import admin_pb2_grpc, blocks_pb2, blocks_pb2_grpc, lending_pb2_grpc
 
@@ -155,6 +155,10 @@ class Session:
         if self.lane is None:
             return Call(stub, request, within_s, unheard, late)
         return LaneCall(self.lane, method, stub, request, within_s, unheard=unheard, late=late)
+
+    def begin(self, method: str, request: Any) -> Begin:
+        """Sends a unary RPC whose answer is read later, where that can be done: a step of a routine."""
+        return Begin(self.lane, method, request, self.rpc_timeout_s)
 
     def stream(self, method: str, request: Any, wait_s: float) -> Stream:
         """Starts an RPC that answers with a stream; whoever stops reading early cancels it."""

@@ -8,7 +8,6 @@ Get, for clients on another host or without the right to map.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,14 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from tierd_client import granting
 from tierd_client.checks import Checks, RunningChecksum, checksum_of
 from tierd_client.committing import Committer
 from tierd_client.deadline import Deadline
-from tierd_client.errors import BrokenPeer, TierdClientError
+from tierd_client.errors import BrokenPeer
 from tierd_client.format import U8Array
 from tierd_client.framing import data_messages, data_of
 from tierd_client.heap import keep_freed_memory
-from tierd_client.holding import Batch, acquire, giving_back, release, taking
+from tierd_client.holding import Batch, acquire, release, taking
 from tierd_client.magazine import Magazine
 from tierd_client.outcomes import AcquireOutcome, PutOutcome, Tier, outcomes_of, tier_number
 from tierd_client.routine import Work
@@ -37,7 +37,6 @@ STREAM_BATCH_BYTES = 64 << 20
 """Most payload of one stream, so that the deadline of an RPC bounds a known amount of work."""
 
 GRANTED = 1
-COMMITTED = 1
 
 
 class Transfer(Protocol):
@@ -127,36 +126,20 @@ class SharedTransfer:
         outcomes: list[PutOutcome],
     ) -> None:
         """Fills and commits slots. On an error all are given back; those that were committed stay so."""
+        generations = {grant.index: grant.generation for grant in grants}
         try:
             checksums = await Work(lambda: self._fill(batch.block_bytes, source, grants))
-            committed = await self._commit(batch, grants, checksums, tier)
+            revoked = await granting.commit(self._session, batch, generations, checksums, tier)
         except BaseException:
-            with contextlib.suppress(TierdClientError):
-                await self._abort(batch, grants, tier)
+            await granting.abort(self._session, batch, generations, tier)
             raise
-        for grant, outcome in zip(grants, committed, strict=True):
-            if outcome != COMMITTED:
-                outcomes[grant.index] = PutOutcome.PENDING  # revoked meanwhile: nothing was published
-
-    async def _commit(self, batch: Batch, grants: list[Grant], checksums: list[int], tier: Any) -> Sequence[int]:
-        ids, generations = _named(batch, grants)
-        reply = await self._session.call("Commit", blocks_pb2.CommitRequest(
-            session=self._session.id, ids=ids, generations=generations, checksums=checksums, tier=tier,
-            sequence=batch.sequence))
-        if len(reply.outcomes) != len(grants):
-            raise BrokenPeer("Commit: the reply is not parallel to the ids")
-        outcomes: Sequence[int] = reply.outcomes
-        return outcomes
+        for index in revoked:
+            outcomes[index] = PutOutcome.PENDING
 
     def _fill(self, block_bytes: int, source: Source, grants: list[Grant]) -> list[int]:
         deadline = Deadline(self._session.rpc_timeout_s)
         slots = [self._memory.writable(grant.address, block_bytes, deadline) for grant in grants]
         return source.fill([grant.index for grant in grants], slots)
-
-    async def _abort(self, batch: Batch, grants: list[Grant], tier: Any) -> None:
-        ids, generations = _named(batch, grants)
-        await giving_back(self._session, "Abort", blocks_pb2.AbortRequest(
-            session=self._session.id, ids=ids, generations=generations, tier=tier))
 
     async def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:
         with self._session.hold():
@@ -269,10 +252,6 @@ def _get_response(message: bytes) -> Any:
         return blocks_pb2.GetResponse.FromString(message)
     except DecodeError as error:
         raise BrokenPeer("Get: a message is no GetResponse") from error
-
-
-def _named(batch: Batch, grants: list[Grant]) -> tuple[bytes, list[int]]:
-    return b"".join(batch.id(grant.index) for grant in grants), [grant.generation for grant in grants]
 
 
 def _messages(header: Any, blocks: Sequence[U8Array]) -> Iterator[bytes]:

@@ -65,6 +65,14 @@ def test_what_was_overfitted_is_not_recommended() -> None:
     assert verdict.sentence().startswith("Nothing beats lru by more than noise")
 
 
+def test_a_default_that_beats_lru_is_said_to() -> None:
+    """Where the best on the first half does not hold and the default does, the sentence tells both."""
+    verdict = verdict_of(lru=hits(2, 2), lrfu=hits(3, 4), fitted=hits(5, 2), belady=hits(9, 9))
+    assert verdict.recommended == DEFAULT
+    assert "fitted, the best on the first half, beats lru on the second by no more than noise" in verdict.sentence()
+    assert "the default, lrfu, does by +20.00 points" in verdict.sentence()
+
+
 def test_lru_is_recommended_where_it_beats_the_default() -> None:
     """Where the default loses beyond noise and nothing wins, lru is what is recommended."""
     verdict = verdict_of(lru=hits(4, 4), lrfu=hits(3, 3), belady=hits(9, 9))

@@ -17,6 +17,7 @@ from tierd.sim.belady import next_uses, replay_optimum
 from tierd.sim.command import sim
 from tierd.sim.replay import parse_capacities, replay
 from tierd.sim.traces import Trace, build_trace
+from tierd.sim.workloads import make_trace
 
 LRU, DECAYED = "lru(leaf_only=false)", "lrfu(ranking=decayed,lambda=0.2,leaf_only=false"
 
@@ -104,6 +105,14 @@ def test_nothing_beats_the_optimum(capacity: int) -> None:
         assert best.block_hits == best.prefix_hits
         for policy in ("lru", "lrfu", "lrfu(ranking=composite)", LRU):
             assert replay(trace, policy, capacity).block_hits <= best.block_hits
+
+
+@pytest.mark.parametrize("capacity", [40, 400])
+def test_the_optimum_of_a_trace_with_answers(capacity: int) -> None:
+    """Where requests end with answers that are stored and not asked for, no policy hits more than belady either."""
+    trace = make_trace("multi-turn(sessions=6,turns=40,most_context_tokens=1040)")
+    best, lru = replay(trace, "belady", capacity), replay(trace, "lru", capacity)
+    assert 0 < lru.block_hits <= best.block_hits <= best.accesses
 
 
 def test_optimum_of_a_textbook_sequence() -> None:

@@ -96,8 +96,9 @@ def test_a_plot_has_a_line_a_policy() -> None:
 
 def test_a_map_marks_its_greatest_value() -> None:
     """A heat map has a cell a pair, and the greatest value in bold."""
-    drawn = ElementTree.fromstring(heat_map("t", "beta", ["0", "1"], "alpha", ["a"], [[1.0], [3.5]]))
-    assert [one.text for one in drawn.iter(f"{SVG}text") if one.attrib["font-weight"] == "bold"] == ["t", "3.50"]
+    picture = heat_map("t", "beta", ["0", "1"], "alpha", ["a"], [[1.0], [3.5]], [["1"], ["3.5"]])
+    drawn = ElementTree.fromstring(picture)
+    assert [one.text for one in drawn.iter(f"{SVG}text") if one.attrib["font-weight"] == "bold"] == ["t", "3.5"]
     assert len(list(drawn.iter(f"{SVG}rect"))) == 1 + 2
 
 

@@ -252,7 +252,7 @@ def _check_holds(state: State) -> None:
     owned: dict[int, int] = {}
     for session in sessions.by_number.values():
         holds = [hold for lease in session.leases.values() for hold in lease.holds]
-        holds += [*(hold for _, _, hold in session.reservations.values()), *session.quarantined]
+        holds += [*(one.hold for one in session.reservations.values()), *session.quarantined]
         holds += [slot.hold for slot in session.stock.values()]
         _require(session.held == len(holds), "a session holds what it counts")
         idle = session.held == 0 and session.number not in state.hazards

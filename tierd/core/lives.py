@@ -85,7 +85,7 @@ def _close_if_done(state: State, session: Session) -> None:
 
 
 def _end_reservations(state: State, session: Session, *, settled: bool) -> None:
-    for number, row, hold in list(session.reservations.values()):
+    for number, row, hold, _ in list(session.reservations.values()):
         tier, rows = state.tiers[number], np.array([row])
         if settled:
             state.abandon(tier, rows)

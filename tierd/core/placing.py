@@ -4,7 +4,7 @@ which nothing but the identity is known."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from tierd.core.messages import (
 )
 from tierd.core.room import Room, free_rows, obtain
 from tierd.core.sequences import begin_request, continue_sequence, count_accesses
-from tierd.core.sessions import HOLD_RESERVATION, Session
+from tierd.core.sessions import HOLD_RESERVATION, Reservation, Session
 from tierd.core.state import ARENA_TIERS, State, TierState, split
 from tierd.core.touching import touch_kept_out
 from tierd.core.underway import Sequence
@@ -240,22 +240,30 @@ def _hand_out(
     holds = state.sessions.hold(
         session, HOLD_RESERVATION, tier.tier, tier.copies.address[rows], generations, state.catalog.size[rows]
     )
-    tiers = [tier.tier] * len(rows)
-    entries = zip(tiers, rows.tolist(), holds.tolist(), strict=True)
-    session.reservations.update(zip(generations.tolist(), entries, strict=True))
+    note_reservations(session, tier, rows, generations, holds.tolist(), counted=False)
     return generations
+
+
+def note_reservations(
+    session: Session, tier: TierState, rows: I64Array, generations: U64Array, holds: list[int], *, counted: bool
+) -> None:
+    """The session may write these FILLING copies, whose slots are under these holds."""
+    count = len(holds)
+    each = zip(repeat(tier.tier, count), rows.tolist(), holds, repeat(counted, count), strict=True)
+    session.reservations.update(zip(generations.tolist(), map(Reservation._make, each), strict=True))
 
 
 def commit(state: State, command: Commit) -> Outcomes:
     session = state.sessions.get(command.session)
     tier = arena_of(state, command.tier)
     sequence = continue_sequence(state, command) if command.sequence else None
-    places, rows = _written(state, session, tier, command.ids, command.generations)
+    places, rows, counted = _written(state, session, tier, command.ids, command.generations)
     kept = _agree(state, tier, rows, command.checksums[places])
-    places, rows = places[kept], rows[kept]
+    places, rows, counted = places[kept], rows[kept], counted[kept]
     tier.counters.stored += len(rows)
     state.publish(tier, rows, ordered=False)
-    if not count_accesses(state, sequence, rows, hit=False):
+    all_touched = count_accesses(state, sequence, rows[~counted], hit=False)
+    if some(counted) or not all_touched:
         state.reorder(rows)
     outcomes = np.full(len(command.ids), Committed.STALE.value, np.int8)
     outcomes[places] = Committed.COMMITTED
@@ -264,23 +272,24 @@ def commit(state: State, command: Commit) -> Outcomes:
 
 def _written(
     state: State, session: Session, tier: TierState, ids: U8Array, generations: U64Array
-) -> tuple[I64Array, I64Array]:
-    """Places and rows of those ids whose slot, of that generation, this session may write.
+) -> tuple[I64Array, I64Array, NDArray[np.bool_]]:
+    """Places and rows of those ids whose slot, of that generation, this session may write, and whether their access
+    was counted.
 
     Their reservations and holds end with this: what becomes of the slots is the caller's.
     """
     open_, numbers = session.reservations, generations.tolist()
     known = [(place, *open_[number]) for place, number in enumerate(numbers) if number in open_]
-    places, tiers, rows, holds = np.fromiter(chain(*known), np.int64, 4 * len(known)).reshape(-1, 4).T
+    places, tiers, rows, holds, counted = np.fromiter(chain(*known), np.int64, 5 * len(known)).reshape(-1, 5).T
     same = state.catalog.words.take(rows, axis=0) == words_of(ids).take(places, axis=0)
     if not every(same) or not every(tiers == tier.tier.value) or len(set(numbers)) < len(numbers):
         mine = indices((tiers == tier.tier) & same.all(axis=1))
         mine = np.sort(mine[np.unique(rows[mine], return_index=True)[1]])  # a slot named twice is written once
-        places, rows, holds = places[mine], rows[mine], holds[mine]
+        places, rows, holds, counted = places[mine], rows[mine], holds[mine], counted[mine]
     for place in places.tolist():
         del open_[numbers[place]]
     state.sessions.unhold(session, holds)
-    return places, rows
+    return places, rows, counted != 0
 
 
 def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:
@@ -322,7 +331,7 @@ def _differs(state: State, tier: TierState, rows: I64Array, checksums: U64Array)
 def abort(state: State, command: Abort) -> Outcomes:
     session = state.sessions.get(command.session)
     tier = arena_of(state, command.tier)
-    places, rows = _written(state, session, tier, command.ids, command.generations)
+    places, rows, _ = _written(state, session, tier, command.ids, command.generations)
     state.abandon(tier, rows)
     outcomes = np.full(len(command.ids), Aborted.STALE, np.int8)
     outcomes[places] = Aborted.ABORTED

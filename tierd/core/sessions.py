@@ -41,6 +41,15 @@ class StockedSlot(NamedTuple):
         return self.tier, self.bytes
 
 
+class Reservation(NamedTuple):
+    """A FILLING slot. `counted`: so is the access by which its block comes in."""
+
+    tier: Tier
+    row: int
+    hold: int
+    counted: bool
+
+
 @dataclass(slots=True)
 class Session:
     """One client process. `ended`: it can ask for nothing more, but may still touch what it held."""
@@ -49,8 +58,8 @@ class Session:
     row: int
     token: bytes
     leases: dict[int, Lease] = field(default_factory=dict)
-    reservations: dict[int, tuple[Tier, int, int]] = field(default_factory=dict)
-    """Generation of each FILLING slot that it may write -> tier, row, hold."""
+    reservations: dict[int, Reservation] = field(default_factory=dict)
+    """By the generation of each FILLING slot that it may write."""
     stock: dict[int, StockedSlot] = field(default_factory=dict)
     """Generation of each slot that it holds without a block -> the slot."""
     stocked: dict[tuple[Tier, int], int] = field(default_factory=dict)
@@ -136,11 +145,15 @@ class Sessions:
 
     def room_to_hold(self, session: Session, count: int) -> None:
         """LimitReached unless the session may hold so many slots more; its stock has limits of its own."""
+        self.within_max_held(session, count)
+        if count > self.free_holds:
+            raise LimitReached(f"holds: {count} wanted, {self.free_holds} of {len(self.hold_session)} free")
+
+    def within_max_held(self, session: Session, count: int) -> None:
+        """LimitReached unless so many slots more, which may be of its stock, are within a session's limit."""
         held = session.held - len(session.stock)
         if held + count > self.max_held:
             raise LimitReached(f"max_held: {held} slots held, {count} more are over {self.max_held}")
-        if count > self.free_holds:
-            raise LimitReached(f"holds: {count} wanted, {self.free_holds} of {len(self.hold_session)} free")
 
     def hold(
         self, session: Session, kind: int, tier: int, addresses: U64Array, generations: U64Array,
@@ -204,4 +217,4 @@ class Sessions:
         self._find_free()
 
 
-__all__ = ["HOLD_LEASE", "HOLD_RESERVATION", "Lease", "Session", "Sessions", "StockedSlot"]
+__all__ = ["HOLD_LEASE", "HOLD_RESERVATION", "Lease", "Reservation", "Session", "Sessions", "StockedSlot"]

@@ -1,8 +1,9 @@
 """Stock, Store, Unstock: slots that a session holds before it knows for which blocks, and blocks written into them.
 
 A session takes slots ahead and writes into them without asking; Store says afterwards what was written where, and
-the blocks are READY with it. A stocked slot is under a hold as a reservation is, counts as reserved, and belongs
-to no record. What a session may hold while it stores nothing is bounded, so that a stock starves nobody.
+the blocks are READY with it; or Store says before what is written where, and a Commit when. A stocked slot is under
+a hold as a reservation is, counts as reserved, and belongs to no record. What a session may hold while it stores
+nothing is bounded, so that a stock starves nobody.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tierd.core.placing import (
     count_existing,
     guard_of,
     known_outcomes,
+    note_reservations,
     priority_of,
     refuse_foreign,
     rows_for,
@@ -46,7 +48,7 @@ from tierd.core.sequences import begin_request, count_accesses
 from tierd.core.sessions import Session, StockedSlot
 from tierd.core.state import State, TierState
 from tierd.core.underway import Sequence
-from tierd_client.format import I64Array
+from tierd_client.format import I64Array, U64Array
 
 
 def stock(state: State, command: Stock) -> StockReply:
@@ -128,6 +130,8 @@ def _taken(
 
 def store(state: State, command: Store) -> StoreReply:
     session, tier = state.sessions.get(command.session), arena_of(state, command.tier)
+    if command.commit_later:
+        state.sessions.within_max_held(session, int(np.count_nonzero(command.generations)))
     blocks = command.blocks
     rows = state.catalog.find(blocks.ids)
     refuse_foreign(state, blocks, rows)
@@ -145,10 +149,11 @@ def store(state: State, command: Store) -> StoreReply:
     written = _uncontradicted(state, command, rows, written, outcomes)
     stored = written[: rows_for(state, blocks, rows, written)]
     outcomes[written[len(stored) :]] = Stored.FULL
-    outcomes[stored] = Stored.STORED
+    outcomes[stored] = (Stored.GRANTED if command.commit_later else Stored.STORED).value
     admit(state, blocks, rows, ghosts, stored, command.block_bytes, priority_of(command.priority, sequence))
     if len(stored):
-        _publish(state, session, tier, command, stored, rows[stored])
+        give = _grant if command.commit_later else _publish
+        give(state, session, tier, command, stored, rows[stored])
         if not count_accesses(state, sequence, rows[stored], hit=False):
             state.reorder(rows[stored])
     return StoreReply(outcomes)
@@ -194,6 +199,8 @@ def _written(session: Session, tier: TierState, command: Store, outcomes: Outcom
 def _uncontradicted(
     state: State, command: Store, rows: I64Array, written: I64Array, outcomes: OutcomeArray
 ) -> I64Array:
+    if command.commit_later:  # Commit looks
+        return written
     known = written[rows[written] != NO_ROW]
     against = contradicted(state, rows[known], command.checksums[known])
     if not some(against):
@@ -206,12 +213,28 @@ def _publish(
     state: State, session: Session, tier: TierState, command: Store, places: I64Array, rows: I64Array
 ) -> None:
     """Slots of the stock become READY copies; their holds end last."""
-    generations = command.generations[places]
-    slots = state.sessions.take_of_stock(session, generations.tolist())
-    addresses = [slot.address for slot in slots]
-    tier.copies.end_borrow(slots[0].bytes, addresses)
-    state.reserve(tier, rows, addresses, session.number, told=generations)
+    slots = _fill(state, session, tier, command.generations[places], rows)
     set_content(state, rows, command.checksums[places])
     tier.counters.stored += len(rows)
     state.publish(tier, rows, ordered=False)
     state.sessions.unhold(session, [slot.hold for slot in slots])
+
+
+def _grant(
+    state: State, session: Session, tier: TierState, command: Store, places: I64Array, rows: I64Array
+) -> None:
+    """Slots of the stock become FILLING copies, as if they had been reserved for these blocks."""
+    generations = command.generations[places]
+    slots = _fill(state, session, tier, generations, rows)
+    note_reservations(session, tier, rows, generations, [slot.hold for slot in slots], counted=True)
+
+
+def _fill(
+    state: State, session: Session, tier: TierState, generations: U64Array, rows: I64Array
+) -> list[StockedSlot]:
+    """Slots of the stock are those of FILLING copies. Their holds go on."""
+    slots = state.sessions.take_of_stock(session, generations.tolist())
+    addresses = [slot.address for slot in slots]
+    tier.copies.end_borrow(slots[0].bytes, addresses)
+    state.reserve(tier, rows, addresses, session.number, told=generations)
+    return slots

@@ -34,7 +34,8 @@ class Unstock:
 @dataclass(frozen=True, slots=True)
 class Store:
     """Blocks written into slots of the session's stock; generation 0: not written, only asked whether it is there.
-    `retry`: a further part of an earlier call; no new tick."""
+    `retry`: a further part of an earlier call; no new tick. `commit_later`: the slots are written only now, and
+    become reservations; the checksums come with their Commit."""
 
     session: int
     blocks: Ids
@@ -45,6 +46,7 @@ class Store:
     sequence: str = ""
     priority: Priority = Priority.UNSPECIFIED
     retry: bool = False
+    commit_later: bool = False
 
 
 @dataclass(slots=True)

@@ -49,8 +49,8 @@ class Committed(IntEnum):
 
 class Stored(IntEnum):
     """BUSY: reserved by another session, or a copy with other bytes is in use. ABSENT: it is not there, and came
-    without a slot. STALE: the slot is not in the session's stock. DECLINED: as of Reserved. Of all but STORED
-    nothing was published, and the slot stays where it was."""
+    without a slot. STALE: the slot is not in the session's stock. DECLINED: as of Reserved. GRANTED: the same, in
+    the slot that it came with. Of all others but STORED the slot stays where it was."""
 
     STORED = 1
     EXISTS = 2
@@ -60,6 +60,7 @@ class Stored(IntEnum):
     DUPLICATE = 6
     STALE = 7
     DECLINED = 9
+    GRANTED = 10
 
 
 class Aborted(IntEnum):

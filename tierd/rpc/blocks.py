@@ -267,7 +267,7 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
             session=session.number, token=session.token, boot_id=about.boot_id, instance_id=about.instance_id,
             attach_path=about.attach_path, heartbeat_ms=about.heartbeat_ms, max_ids=about.max_ids,
             max_held=about.max_held, policy_epoch=self._service.policy_epoch, server_version=about.version,
-            stock_bytes=about.stock_bytes,
+            stock_bytes=about.stock_bytes, commits_later=True,
         )
 
 

@@ -267,10 +267,11 @@ def store_order(request: pb.StoreRequest, max_ids: int) -> StoreOrder:
     store = None
     if request.HasField("blocks") or not request.returned:
         blocks = _at_places(block_ids(request.blocks, max_ids), request.places)
+        checksums = 0 if request.commit_later else len(blocks)
         store = m.Store(
             number, blocks, 0, words(request.generations, "generations", len(blocks)),
-            words(request.checksums, "checksums", len(blocks)), tier, text(request.sequence, "sequence"),
-            priority(request.priority), request.further,
+            words(request.checksums, "checksums", checksums), tier, text(request.sequence, "sequence"),
+            priority(request.priority), request.further, request.commit_later,
         )
     returned = np.array(request.returned, np.uint64)
     return StoreOrder(number, tier, store, request.slots_max, request.spare_slots, returned)

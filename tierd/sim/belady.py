@@ -21,9 +21,10 @@ _DEPTH_BITS = 24
 
 
 def next_uses(trace: Trace) -> I64Array:
-    """For each access, the number of the next request that uses its block; `requests` if there is none."""
+    """For each block of each request, answers with them, the number of the next request that uses it; `requests` if
+    there is none."""
     request_of = np.repeat(np.arange(trace.requests, dtype=np.int64), np.diff(trace.offsets))
-    following = np.full(trace.accesses, trace.requests, np.int64)
+    following = np.full(len(trace.blocks), trace.requests, np.int64)
     order = np.argsort(trace.blocks, kind="stable")
     same = trace.blocks[order[:-1]] == trace.blocks[order[1:]]
     following[order[:-1][same]] = request_of[order[1:][same]]

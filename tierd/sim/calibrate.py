@@ -108,6 +108,12 @@ class Verdict:
                 f"{best.spec}, the best on the first half, beats lru on the second by {best.held_out.as_text()}; "
                 f"the default, {DEFAULT}, is at {default.held_out.as_text()}."
             )
+        if default.beats:
+            return (
+                f"{best.spec}, the best on the first half, beats lru on the second by no more than noise, "
+                f"{best.held_out.as_text()}; the default, {DEFAULT}, does by {default.held_out.as_text()}. "
+                "Tuning is not worth it here."
+            )
         return (
             f"Nothing beats lru by more than noise: {best.spec}, the best on the first half, is on the second at "
             f"{best.held_out.as_text()}. Tuning is not worth it here; the default, {DEFAULT}, is at "

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tierd.sim.calibrate import DEFAULT, Grid, Verdict
+from tierd.sim.calibrate import DEFAULT, Grid, Outcome, Verdict
 from tierd.sim.keyed import MEMORIES
 from tierd.sim.persistence import Worth
 from tierd.sim.plots import heat_map
@@ -43,7 +43,7 @@ def _grid_table(grid: Grid, verdict: Verdict) -> Table:
         table.add_column(f"{column:g}", justify="right")
     for row in grid.rows:
         cells = [verdict.of(grid.spec(row, column)) for column in grid.columns]
-        table.add_row(f"{row:g}", *(f"{one.fitted:+.2f} / {one.held_out.points:+.2f}" for one in cells))
+        table.add_row(f"{row:g}", *map(_halves, cells))
     return table
 
 
@@ -61,12 +61,17 @@ def _outcome_table(verdict: Verdict) -> Table:
 
 
 def map_of(grid: Grid, verdict: Verdict) -> str:
-    """A heat map of what was fitted, as SVG."""
-    values = [[verdict.of(grid.spec(row, column)).fitted for column in grid.columns] for row in grid.rows]
+    """A heat map as SVG: coloured by what was fitted, with what was held out beside it."""
+    cells = [[verdict.of(grid.spec(row, column)) for column in grid.columns] for row in grid.rows]
     return heat_map(
-        f"{grid.title}: points over lru on the first half, {verdict.capacity:,} blocks", grid.row_name,
-        [f"{row:g}" for row in grid.rows], grid.column_name, [f"{column:g}" for column in grid.columns], values,
+        f"{grid.title}, {verdict.capacity:,} blocks: points over lru, first half / second half", grid.row_name,
+        [f"{row:g}" for row in grid.rows], grid.column_name, [f"{column:g}" for column in grid.columns],
+        [[one.fitted for one in line] for line in cells], [[_halves(one) for one in line] for line in cells],
     )
+
+
+def _halves(one: Outcome) -> str:
+    return f"{one.fitted:+.2f} / {one.held_out.points:+.2f}"
 
 
 def verdicts_as_json(verdicts: Sequence[Verdict]) -> str:

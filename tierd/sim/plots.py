@@ -15,7 +15,7 @@ LEGEND_ROW = 18
 MOST_LETTERS = 12
 COLOURS = ("#3572b0", "#e08a3c", "#4d9a4d", "#b04a4a", "#7a5aa6", "#8a6a50", "#c46aa6", "#5f8f94", "#999933")
 OPTIMUM = "#222222"
-CELL_WIDTH, CELL_HEIGHT = 84, 30
+CELL_WIDTH, CELL_HEIGHT = 104, 30
 LOW, HIGH = (246, 226, 203), (33, 97, 140)
 """Colours of the least and the greatest value of a map."""
 
@@ -83,9 +83,9 @@ def _legend(number: int, colour: str, policy: str) -> list[str]:
 
 def heat_map(
     title: str, row_name: str, row_labels: Sequence[str], column_name: str, column_labels: Sequence[str],
-    values: Sequence[Sequence[float]],
+    values: Sequence[Sequence[float]], labels: Sequence[Sequence[str]],
 ) -> str:
-    """A cell for each pair, with its value to two digits; the greatest in bold."""
+    """A cell for each pair, coloured by its value, with its label; that of the greatest in bold."""
     low, high = min(map(min, values)), max(map(max, values))
     left, top = 120, 70
     drawn = [svg.text(10, 20, title, "bold"), svg.text(10, top - 8, row_name),
@@ -100,7 +100,7 @@ def heat_map(
             x = left + column * CELL_WIDTH
             drawn.append(svg.rect(x, y, CELL_WIDTH - 1, CELL_HEIGHT - 1, _between(share)))
             drawn.append(svg.text(
-                x + CELL_WIDTH / 2, y + 20, f"{value:.2f}", "bold" if value == high else "normal", "middle",
+                x + CELL_WIDTH / 2, y + 20, labels[number][column], "bold" if value == high else "normal", "middle",
                 "white" if share > 0.6 else "black",
             ))
     width = max(WIDTH // 2, left + len(column_labels) * CELL_WIDTH + 10)

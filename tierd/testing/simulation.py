@@ -345,6 +345,7 @@ class Simulation:
         with suppress(InvalidInput, Refused):
             self.do(SetBudget(worker.session, name, budget))
             worker.budgeted.add(name)
+            worker.lossy |= {name} if budget.lossy else set()
 
     def look_up(self) -> None:
         """What a lookup knows, an acquire right after it does not miss; what it does not, none leases."""
@@ -432,7 +433,8 @@ class Simulation:
                 worker.stock.append(Ahead(self.shadow.take(hold), generation))
 
     def store(self) -> None:
-        """A worker writes blocks into slots that it took ahead, and says so; it keeps those that were not used."""
+        """A worker writes blocks into slots that it took ahead, and says so, or says so before it writes; it keeps
+        those that were not used."""
         worker = self._someone(lambda worker: bool(worker.stock))
         if not worker:
             return
@@ -443,21 +445,31 @@ class Simulation:
         fitting = [one for one in worker.stock if (one.hold.tier, one.hold.size) == (tier, size)]
         used: list[Ahead | None] = [*fitting, *[None] * len(prompt.chain)][: len(prompt.chain)]
         self.random.shuffle(used)
+        later = self.random.random() < 0.5
         for identity, ahead in zip(prompt.chain, used, strict=True):
             if ahead:
-                self.shadow.write(replace(ahead.hold, identity=identity))
+                if not later:
+                    self.shadow.write(replace(ahead.hold, identity=identity))
                 self.shadow.give_back(ahead.hold)
                 worker.stock.remove(ahead)
         generations = np.array([ahead.generation if ahead else 0 for ahead in used], np.uint64)
         checksums = np.array([checksum_of(identity) for identity in prompt.chain], np.uint64)
+        sequence = self.random.choice(["", *sorted({*worker.sequences} - worker.budgeted)])
         reply = self.do(Store(
-            worker.session, prompt.ids(), size, generations, checksums, tier,
-            self.random.choice(["", *sorted({*worker.sequences} - worker.budgeted)]),
-            self.random.choice(list(Priority)),
+            worker.session, prompt.ids(), size, generations, checksums[: 0 if later else None], tier, sequence,
+            self.random.choice(list(Priority)), commit_later=later,
         ))
         assert isinstance(reply, StoreReply)
-        for ahead, outcome in zip(used, reply.outcomes.tolist(), strict=True):
-            if ahead and outcome != Stored.STORED:
+        self._settle_stored(worker, prompt, sequence, used, reply.outcomes.tolist())
+
+    def _settle_stored(
+        self, worker: Worker, prompt: Prompt, sequence: str, used: list[Ahead | None], outcomes: list[int]
+    ) -> None:
+        for identity, ahead, outcome in zip(prompt.chain, used, outcomes, strict=True):
+            if ahead and outcome == Stored.GRANTED:
+                hold = self.shadow.take(replace(ahead.hold, identity=identity))
+                worker.slots.append(Slot(hold, ahead.generation, prompt, sequence))
+            elif ahead and outcome != Stored.STORED:
                 worker.stock.append(Ahead(self.shadow.take(ahead.hold), ahead.generation))
 
     def unstock(self) -> None:
@@ -884,8 +896,8 @@ class Simulation:
         for worker in [worker for worker in self.workers if not worker.told]:
             for holds in worker.leases.values():
                 used.update({hold.identity: "leased" for hold in holds})
-            for prompt in worker.sequences.values():
-                used.update(dict.fromkeys(prompt.chain, "of a running sequence"))
+            for name in worker.sequences.keys() - worker.lossy:
+                used.update(dict.fromkeys(worker.sequences[name].chain, "of a running sequence"))
         return used
 
 

@@ -54,6 +54,8 @@ class Worker:
     sequences: dict[str, Prompt] = field(default_factory=dict)
     budgeted: set[str] = field(default_factory=set)
     """Those that have a budget, or had one."""
+    lossy: set[str] = field(default_factory=set)
+    """Those of them that may have given blocks up."""
     waiting: list[Waiting] = field(default_factory=list)
     names: int = 0
 

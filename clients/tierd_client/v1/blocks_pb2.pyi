@@ -56,6 +56,7 @@ class StoreOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STORE_OUTCOME_DUPLICATE: _ClassVar[StoreOutcome]
     STORE_OUTCOME_STALE: _ClassVar[StoreOutcome]
     STORE_OUTCOME_DECLINED: _ClassVar[StoreOutcome]
+    STORE_OUTCOME_GRANTED: _ClassVar[StoreOutcome]
 
 class AbortOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -166,6 +167,7 @@ STORE_OUTCOME_ABSENT: StoreOutcome
 STORE_OUTCOME_DUPLICATE: StoreOutcome
 STORE_OUTCOME_STALE: StoreOutcome
 STORE_OUTCOME_DECLINED: StoreOutcome
+STORE_OUTCOME_GRANTED: StoreOutcome
 ABORT_OUTCOME_UNSPECIFIED: AbortOutcome
 ABORT_OUTCOME_ABORTED: AbortOutcome
 ABORT_OUTCOME_STALE: AbortOutcome
@@ -253,7 +255,7 @@ class SessionRequest(_message.Message):
     def __init__(self, client_name: _Optional[str] = ..., protocol_version: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
-    __slots__ = ("session", "token", "boot_id", "instance_id", "attach_path", "heartbeat_ms", "max_ids", "max_held", "policy_epoch", "server_version", "stock_bytes", "return_stock")
+    __slots__ = ("session", "token", "boot_id", "instance_id", "attach_path", "heartbeat_ms", "max_ids", "max_held", "policy_epoch", "server_version", "stock_bytes", "return_stock", "commits_later")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +268,7 @@ class SessionInfo(_message.Message):
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     STOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     RETURN_STOCK_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_LATER_FIELD_NUMBER: _ClassVar[int]
     session: int
     token: bytes
     boot_id: bytes
@@ -278,7 +281,8 @@ class SessionInfo(_message.Message):
     server_version: str
     stock_bytes: int
     return_stock: bool
-    def __init__(self, session: _Optional[int] = ..., token: _Optional[bytes] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., attach_path: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_held: _Optional[int] = ..., policy_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., stock_bytes: _Optional[int] = ..., return_stock: bool = ...) -> None: ...
+    commits_later: bool
+    def __init__(self, session: _Optional[int] = ..., token: _Optional[bytes] = ..., boot_id: _Optional[bytes] = ..., instance_id: _Optional[bytes] = ..., attach_path: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., max_ids: _Optional[int] = ..., max_held: _Optional[int] = ..., policy_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., stock_bytes: _Optional[int] = ..., return_stock: bool = ..., commits_later: bool = ...) -> None: ...
 
 class DetachRequest(_message.Message):
     __slots__ = ("session", "token")
@@ -413,7 +417,7 @@ class CommitResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[CommitOutcome, str]]] = ...) -> None: ...
 
 class StoreRequest(_message.Message):
-    __slots__ = ("session", "blocks", "places", "generations", "checksums", "tier", "sequence", "priority", "further", "slots_max", "spare_slots", "timeout_ms", "returned", "knows_declined")
+    __slots__ = ("session", "blocks", "places", "generations", "checksums", "tier", "sequence", "priority", "further", "slots_max", "spare_slots", "timeout_ms", "returned", "knows_declined", "commit_later")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +432,7 @@ class StoreRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
     KNOWS_DECLINED_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_LATER_FIELD_NUMBER: _ClassVar[int]
     session: int
     blocks: BlockIds
     places: _containers.RepeatedScalarFieldContainer[int]
@@ -442,7 +447,8 @@ class StoreRequest(_message.Message):
     timeout_ms: int
     returned: _containers.RepeatedScalarFieldContainer[int]
     knows_declined: bool
-    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., further: bool = ..., slots_max: _Optional[int] = ..., spare_slots: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ..., knows_declined: bool = ...) -> None: ...
+    commit_later: bool
+    def __init__(self, session: _Optional[int] = ..., blocks: _Optional[_Union[BlockIds, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., checksums: _Optional[_Iterable[int]] = ..., tier: _Optional[_Union[Tier, str]] = ..., sequence: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., further: bool = ..., slots_max: _Optional[int] = ..., spare_slots: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., returned: _Optional[_Iterable[int]] = ..., knows_declined: bool = ..., commit_later: bool = ...) -> None: ...
 
 class StoreResponse(_message.Message):
     __slots__ = ("outcomes", "addresses", "generations", "tier", "spare_max")

@@ -216,3 +216,127 @@ def test_without_a_row_left_a_store_is_full_and_keeps_its_slot() -> None:
     assert store(driver, [2], slots) == [m.Stored.FULL]
     driver.release(lease)
     assert store(driver, [2], slots) == [m.Stored.STORED]
+
+
+def claim(
+    driver: Driver, numbers: Sequence[int], generations: Sequence[int], session: int = SESSION
+) -> list[m.Stored]:
+    """Says what is to be written, before it is."""
+    reply = driver.step(m.Store(
+        session, ids_of(numbers), BLOCK, np.array(generations, np.uint64), np.empty(0, np.uint64),
+        commit_later=True))
+    assert isinstance(reply, m.StoreReply)
+    return [m.Stored(outcome) for outcome in reply.outcomes.tolist()]
+
+
+def commit(
+    driver: Driver, numbers: Sequence[int], generations: Sequence[int], checksum: int = 5
+) -> list[m.Committed]:
+    reply = driver.step(m.Commit(
+        SESSION, ids_of(numbers).ids, np.array(generations, np.uint64), np.full(len(numbers), checksum, np.uint64)))
+    assert isinstance(reply, m.Outcomes)
+    return [m.Committed(outcome) for outcome in reply.outcomes.tolist()]
+
+
+def test_what_is_committed_later_is_found_by_nobody_before() -> None:
+    """A claimed block is GRANTED and absent; its Commit makes it READY, by the slot's generation, accessed once."""
+    driver = Driver(host=8)
+    slots = stock(driver, 2)
+    assert claim(driver, [0, 1], slots) == [m.Stored.GRANTED] * 2
+    assert driver.present() == []
+    assert commit(driver, [0, 1], slots, checksum=9) == [m.Committed.COMMITTED] * 2
+    view = driver.describe(0)
+    assert view is not None and view.record.touches == 1
+    reply = driver.acquire([0, 1])
+    assert (reply.generations.tolist(), reply.checksums.tolist()) == (slots, [9, 9])
+
+
+def test_what_was_claimed_is_victim_as_any_other_once_it_is_committed() -> None:
+    """Room is made out of committed claims, and never out of those that are being written."""
+    driver = Driver(host=4, stock_share=1.0)
+    slots = stock(driver, 4)
+    claim(driver, [0, 1, 2, 3], slots)
+    commit(driver, [0, 1], slots[:2])
+    assert len(stock(driver, 4)) == 2
+    assert commit(driver, [2, 3], slots[2:]) == [m.Committed.COMMITTED] * 2
+    assert driver.present() == [2, 3]
+
+
+def test_an_aborted_claim_leaves_a_free_slot() -> None:
+    """The slot is neither a block's nor in the stock; the identity can be stored anew."""
+    driver = Driver(host=8)
+    first, second = stock(driver, 2)
+    claim(driver, [0], [first])
+    driver.step(m.Abort(SESSION, ids_of([0]).ids, np.array([first], np.uint64)))
+    assert host(driver).reserved_bytes == BLOCK
+    assert commit(driver, [0], [first]) == [m.Committed.STALE]
+    assert store(driver, [0], [first]) == [m.Stored.STALE]
+    assert store(driver, [0], [second]) == [m.Stored.STORED]
+
+
+def test_an_identity_that_is_claimed_is_busy_for_others() -> None:
+    """A claim and a Store of another session meet BUSY, keep their slots, and are EXISTS after the Commit."""
+    driver = Driver(host=8)
+    driver.step(m.OpenSession(OTHER, bytes(16)))
+    (mine,), (others,) = stock(driver, 1), stock(driver, 1, session=OTHER)
+    claim(driver, [0], [mine])
+    assert claim(driver, [0], [others], OTHER) == store(driver, [0], [others], session=OTHER) == [m.Stored.BUSY]
+    commit(driver, [0], [mine])
+    assert claim(driver, [0], [others], OTHER) == [m.Stored.EXISTS]
+    assert claim(driver, [1], [others], OTHER) == [m.Stored.GRANTED]
+
+
+def test_evict_and_clear_pass_over_what_is_claimed() -> None:
+    """Its writer is not disturbed, and commits."""
+    driver = Driver(host=8)
+    (slot,) = stock(driver, 1)
+    claim(driver, [0], [slot])
+    driver.step(m.Evict(ids_of([0]), None, allow_drop=True))
+    driver.step(m.Clear(m.BlockFilter()))
+    assert commit(driver, [0], [slot]) == [m.Committed.COMMITTED]
+    assert driver.present() == [0]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_the_end_of_a_session_ends_its_claims(settled: bool) -> None:
+    """The identity is free for others at once, the slot only when nobody can write it any more."""
+    driver = Driver(host=8)
+    driver.step(m.OpenSession(OTHER, bytes(16)))
+    claim(driver, [0], stock(driver, 1))
+    driver.step(m.EndSession(SESSION, settled=settled))
+    assert host(driver).quarantined_bytes == (0 if settled else BLOCK)
+    assert store(driver, [0], stock(driver, 1, session=OTHER), session=OTHER) == [m.Stored.STORED]
+
+
+def test_a_restart_forgets_claims_and_keeps_their_slots_out_of_use() -> None:
+    """Nothing half-written is found by the next daemon, and its slot is nobody's while the writer may live."""
+    driver = Driver(host=8)
+    claim(driver, [0], stock(driver, 1))
+    later = Driver(host=8, tables=driver.tables, survivors=frozenset({SESSION}))
+    assert later.present() == []
+    assert host(later).quarantined_bytes == BLOCK
+
+
+def test_a_claim_against_other_bytes_in_use_is_not_committed() -> None:
+    """An identity never has two contents: the Commit is STALE, the copy below stays, the slot is free."""
+    driver = Driver(host=4, hbm=4, spill=8)
+    driver.put([0])
+    driver.step(m.Evict(ids_of([0]), m.Tier.SPILL))
+    driver.carry_out()
+    (slot,) = stock(driver, 1)
+    claim(driver, [0], [slot])
+    driver.step(m.Readmit(ids_of([0]), m.Tier.HBM))
+    assert commit(driver, [0], [slot], checksum=6) == [m.Committed.STALE]
+    driver.carry_out()
+    assert driver.tiers(0) == {m.Tier.HBM, m.Tier.SPILL}
+    assert host(driver).free_bytes == 4 * BLOCK
+
+
+def test_claims_count_as_held() -> None:
+    """A stock is beyond `max_held`, what is claimed out of it is not; a claim over it changes nothing."""
+    driver = Driver(host=16, max_held=2, stock_share=1.0)
+    slots = stock(driver, 2)
+    driver.reserve(ids_of([5]))
+    with pytest.raises(LimitReached, match="max_held"):
+        claim(driver, [0, 1], slots)
+    assert claim(driver, [0], slots[:1]) == [m.Stored.GRANTED]

@@ -41,16 +41,17 @@ from vllm.v1.kv_offload.base import (
     TransferResult,
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, order_request_keys
 from vllm.version import __version__
 
 __all__ = [
-    "CanonicalKVCaches", "GPULoadStoreSpec", "KVConnectorBase_V1", "KVConnectorMetadata", "KVConnectorRole",
-    "KVConnectorStats", "KVConnectorWorkerMetadata", "LoadStoreSpec", "LookupResult", "Medium",
-    "OffloadingConfig", "OffloadingConnectorStats", "OffloadingCounterMetadata", "OffloadingEvent",
+    "CachePolicy", "CanonicalKVCaches", "GPULoadStoreSpec", "KVConnectorBase_V1", "KVConnectorMetadata",
+    "KVConnectorRole", "KVConnectorStats", "KVConnectorWorkerMetadata", "LoadStoreSpec", "LookupResult",
+    "Medium", "OffloadingConfig", "OffloadingConnectorStats", "OffloadingCounterMetadata", "OffloadingEvent",
     "OffloadingManager", "OffloadingSpec", "OffloadingWorker", "PrepareStoreOutput", "ReqContext",
     "RequestOffloadingContext", "ScheduleEndContext", "TransferResult", "canonical_caches", "engine_name",
-    "group_of_key", "key_of_block", "keys_of_request", "model_directory", "offloading_config", "say_version",
-    "stored_event",
+    "group_of_key", "key_of_block", "keys_of_request", "model_directory", "offloading_config",
+    "order_request_keys", "say_version", "stored_event",
 ]
 
 SERVED = ("0.32",)
