@@ -78,13 +78,12 @@ class Order(RuleBasedStateMachine):
             self.catalog.parent[row] = parent
             self.catalog.parent_birth[row] = self.catalog.birth[parent]
         self.children = np.zeros(ROWS, np.int32)
-        leaf_only = self.policy.common.leaf_only
-        self.index = victims.make_victims(self.catalog, self.policy, self.children if leaf_only else None)
+        self.index = victims.make_victims(self.catalog, self.policy, self.children)
         self.plain_children = np.zeros(ROWS, np.int32)
         self.plain: PlainQueues | None = None
         if self.policy.index == "queues":
             policy = cast(ByQueues, self.policy)
-            self.plain = PlainQueues(self.catalog, policy, self.plain_children if leaf_only else None)
+            self.plain = PlainQueues(self.catalog, policy, self.plain_children)
         self.protected = Protected()
         self.inside: set[int] = set()
         self.gaps = Gaps(Tables.private(1).learnt["gaps"])
@@ -202,14 +201,8 @@ class Order(RuleBasedStateMachine):
     @rule(count=st.integers(1, ROWS), stay=st.booleans())
     def choose(self, count: int, stay: bool) -> None:
         expected = self.search(count)
-
-        def departed(parent: int) -> None:
-            self.children[parent] -= 1
-            if self.policy.common.leaf_only and not self.children[parent]:
-                self.give_back({parent})
-
         now = Moment(self.step, float(self.step), 50.0)
-        chosen = self.index.choose(count, now, self.protected, departed).tolist()
+        chosen = self.index.choose(count, now, self.protected).tolist()
         assert chosen == expected
         if stay:
             self.count(chosen, 1)
@@ -237,12 +230,8 @@ class Order(RuleBasedStateMachine):
 
     def search_queues(self, plain: PlainQueues, count: int) -> list[int]:
         self.plain_children[:] = self.children
-
-        def departed(parent: int) -> None:
-            self.plain_children[parent] -= 1
-
         now = Moment(self.step, float(self.step), 50.0)
-        return plain.choose(count, now, self.protected, departed).tolist()
+        return plain.choose(count, now, self.protected).tolist()
 
     def standing(self, row: int) -> int:
         by_next = {NextUse.CLOSED: 0, NextUse.HUMAN: 1, NextUse.SOON: 4}

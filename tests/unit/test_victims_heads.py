@@ -34,7 +34,7 @@ class Tier:
         ids = np.zeros((ROWS, 32), np.uint8)
         ids[:, 0] = np.arange(1, ROWS + 1)
         self.catalog.insert(ids)
-        self.victims: Victims = make_victims(self.catalog, POLICY, None)
+        self.victims: Victims = make_victims(self.catalog, POLICY, np.zeros(ROWS, np.int32))
         for row in range(ROWS):
             self.touch(row, row + 1)
 
@@ -45,7 +45,7 @@ class Tier:
         self.victims.insert(rows)
 
     def choose(self, count: int) -> list[int]:
-        return self.victims.choose(count, Moment(100, 0.0, 50.0), Unprotected(), lambda row: None).tolist()
+        return self.victims.choose(count, Moment(100, 0.0, 50.0), Unprotected()).tolist()
 
 
 @pytest.mark.parametrize("count", [1, 3, ROWS])

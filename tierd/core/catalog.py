@@ -116,11 +116,10 @@ class Catalog:
         return rows
 
     def remove(self, rows: I64Array) -> None:
-        """Frees rows that have no copy left."""
+        """Frees rows that have no copy left, within the section in which the last one ended."""
         self.index.remove(rows)
-        with self.writing(rows):
-            self._identities[rows] = b""
-            self.birth[rows] += _ONE
+        self._identities[rows] = b""
+        self.birth[rows] += _ONE
         self.used[rows] = False
         self._free[self._free_count : self._free_count + len(rows)] = rows
         self._free_count += len(rows)

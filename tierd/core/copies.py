@@ -34,7 +34,7 @@ from tierd_client.format import STATE_ABSENT, STATE_FILLING, STATE_READY, I64Arr
 FOUND = 1
 """In the place of an address in the spill tier: stored by others, so it takes no room and is not to be deleted. Of
 what this daemon stored the address is 0."""
-_ILLEGAL = constant(255, np.uint8)
+_ILLEGAL = 255
 _READY = constant(STATE_READY, np.uint8)
 GROW_EVERY_S = 1.0
 
@@ -57,18 +57,15 @@ TRANSITIONS = {
 }
 """All there is; any other pair is a bug."""
 
-_NEXT = np.full((len(Event), 3), _ILLEGAL, np.uint8)
-for (_state, _event), _after in TRANSITIONS.items():
-    _NEXT[_event, _state] = _after
-_NEXT_OF = list(_NEXT)
+_NEXT = {event: bytes(TRANSITIONS.get((state, event), _ILLEGAL) for state in range(256)) for event in Event}
 
 
 def advance(states: NDArray[np.uint8], event: Event) -> NDArray[np.uint8]:
     """States after an event. IllegalTransition, and nothing is returned, when one has no such event."""
-    after: NDArray[np.uint8] = _NEXT_OF[event][states]
-    if some(after == _ILLEGAL):
-        raise IllegalTransition(f"{event.name} on a copy in state {states[after == _ILLEGAL][0]}")
-    return after
+    after = states.tobytes().translate(_NEXT[event])
+    if (illegal := after.find(_ILLEGAL)) >= 0:
+        raise IllegalTransition(f"{event.name} on a copy in state {states[illegal]}")
+    return np.frombuffer(after, np.uint8)
 
 
 class TierCopies:
@@ -241,7 +238,7 @@ class TierCopies:
         self.found_blocks += self._found_of(rows)
 
     def abort(self, rows: I64Array) -> None:
-        """FILLING slots become free."""
+        """FILLING slots become free. This and the other ends of copies are written within the caller's section."""
         self._leave(rows, Event.ABORT)
         self._leave_unread(rows)
         self._forget_writers(rows)
@@ -313,9 +310,7 @@ class TierCopies:
         self.reserved -= slot * len(addresses)
 
     def _leave(self, rows: I64Array, event: Event) -> None:
-        after = advance(self.state[rows], event)
-        with self.catalog.writing(rows):
-            self.state[rows] = after
+        self.state[rows] = advance(self.state[rows], event)
 
     def _leave_unread(self, rows: I64Array) -> None:
         """Of what was brought up ahead nothing is left in memory."""

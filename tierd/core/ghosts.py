@@ -86,7 +86,7 @@ class Ghosts:
             put = at = at % self.capacity
         column = self.table.columns
         self.identity[put], self.ema[put], column["crf"][put] = ids, records.ema, records.crf
-        self.last[put], column["wall"][put] = records.last, records.wall.astype(np.uint32)
+        self.last[put], column["wall"][put] = records.last, records.wall
         self.touches[put] = (records.touches & _COUNT) | records.unit * UNIT_BIT
         self.learnt[put] = records.learnt
         self._index_at(at)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import constant, indices, scalars
+from tierd.core.arrays import constant, every, scalars
 from tierd_client.format import (
     BUCKET_EMPTY,
     BUCKET_TOMBSTONE,
@@ -62,19 +62,31 @@ class HashIndex:
 
         Many go at once; where several want one bucket the last write stands and the others go on.
         """
-        pending, bucket = rows, first_bucket(self.words.take(rows, axis=0), self.salt, self.mask)
-        while len(pending) > FEW:
-            before = self.buckets[bucket]
-            free = before + _ONE <= _ONE  # empty, or a tombstone
-            value = pending.astype(np.uint32) + _ONE
-            self.buckets[bucket[free]] = value[free]
-            placed = self.buckets[bucket] == value
-            self._bucket_of[pending[placed]] = bucket[placed]
-            self.tombstones -= int(np.count_nonzero(before[placed] == _TOMBSTONE))
-            left = indices(~placed)
-            pending, bucket = pending[left], (bucket[left] + _NEXT) & self._mask
+        bucket = first_bucket(self.words.take(rows, axis=0), self.salt, self.mask)
+        while len(rows) > FEW:
+            rows, bucket = self._place(rows, bucket)
         self.buckets.take(bucket)  # into the processor's cache, together: one by one each would be waited for
-        self._insert_few(pending.tolist(), bucket.tolist())
+        self._bucket_of[rows] = bucket
+        self._insert_few(rows.tolist(), bucket.tolist())
+
+    def _place(self, rows: I64Array, bucket: I64Array) -> tuple[I64Array, I64Array]:
+        """Tries one bucket for each row; the rows that did not get it, and their next ones."""
+        before = self.buckets.take(bucket)
+        value = rows.astype(np.uint32) + _ONE
+        free = before + _ONE <= _ONE  # empty, or a tombstone
+        if every(free):
+            self.buckets[bucket] = value
+        else:
+            self.buckets[bucket[free]] = value[free]
+        placed = self.buckets.take(bucket) == value
+        if self.tombstones:
+            self.tombstones -= int(np.count_nonzero(before[placed] == _TOMBSTONE))
+        if every(placed):
+            self._bucket_of[rows] = bucket
+            return rows[:0], bucket[:0]
+        self._bucket_of[rows[placed]] = bucket[placed]
+        left = ~placed
+        return rows[left], (bucket[left] + _NEXT) & self._mask
 
     def remove(self, rows: I64Array) -> None:
         """Takes out rows that are indexed. Where a probe would end at the next bucket anyway none need go on."""
@@ -84,13 +96,16 @@ class HashIndex:
         self.tombstones += int(np.count_nonzero(goes_on))
 
     def _insert_few(self, rows: list[int], starts: list[int]) -> None:
-        buckets, bucket_of, mask, reused = self._scalar, self._bucket_of_scalar, self.mask, 0
-        for row, bucket in zip(rows, starts, strict=True):
-            while (entry := buckets[bucket]) != BUCKET_EMPTY and entry != BUCKET_TOMBSTONE:
+        buckets, mask = self._scalar, self.mask
+        for row, start in zip(rows, starts, strict=True):
+            bucket = start
+            while 0 < (entry := buckets[bucket]) < BUCKET_TOMBSTONE:
                 bucket = (bucket + 1) & mask
-            reused += entry != BUCKET_EMPTY
-            buckets[bucket], bucket_of[row] = row + 1, bucket
-        self.tombstones -= reused
+            buckets[bucket] = row + 1
+            if bucket != start:
+                self._bucket_of_scalar[row] = bucket
+            if entry:
+                self.tombstones -= 1
 
     def rebuild(self, rows: I64Array) -> None:
         """Starts over with exactly these rows."""

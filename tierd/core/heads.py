@@ -15,7 +15,7 @@ from tierd.core.attention import Attention
 from tierd.core.catalog import FLAG_UNIT, Catalog
 from tierd.core.policy.base import Attended, FloatArray, Moment, Policy, ranks_of
 from tierd.core.statistics import StatsOf
-from tierd.core.victim_rows import NONE
+from tierd.core.victim_rows import NONE, Spot
 from tierd_client.format import I64Array
 
 _NO_HEAD, _LOWEST = constant(NONE, np.int64), constant(-np.inf, np.float64)
@@ -46,18 +46,26 @@ class Heads:
         self.attention = _AttentionOfHeads(catalog.attention, self.rows)
         self.flags[:] = FLAG_UNIT
         self._catalog = catalog
+        self._row_at, self._last_at, self._last_of = scalars(self.rows), scalars(self.last), scalars(catalog.last)
+        self._position_at, self._position_of = scalars(self.position), scalars(catalog.position)
         self._copied = [(scalars(getattr(catalog, name)), scalars(column)) for name, column in columns.items()]
 
     def put(self, at: int, row: int) -> bool:
         """This row is the head of a list. True when its rank may be another than that of the last one: by equal
-        class and last access it is the same."""
-        had, self.rows[at] = self.rows[at], row
+        class and last access it is the same, and so is what it is made of."""
+        had, self._row_at[at] = self._row_at[at], row
         if row == NONE:
             return bool(had != NONE)
-        before = self.last[at]
+        if had != NONE and self._last_at[at] == self._last_of[row]:
+            self._position_at[at] = self._position_of[row]
+            return False
         for of_row, of_head in self._copied:
             of_head[at] = of_row[row]
-        return bool(had == NONE or before != self.last[at])
+        return True
+
+    def spot(self, at: int) -> Spot:
+        """That of the head of a list, as it was when it became the head: what is first now comes no sooner."""
+        return self._last_at[at], -self._position_at[at]
 
     def ranks(self, policy: Policy, now: Moment, count: int) -> FloatArray:
         """Rank of the heads of the first so many lists, minus infinity where there is none."""

@@ -20,7 +20,7 @@ from tierd.core.policy.base import Moment
 from tierd.core.policy.queues import ByQueues, Counts, Spot
 from tierd.core.protection import Protection
 from tierd.core.standing import standings
-from tierd.core.victim_rows import NONE, Departed, Lets, VictimRows, Victims
+from tierd.core.victim_rows import NONE, Lets, VictimRows, Victims
 from tierd_client.format import I64Array, U8Array
 
 COMPACT_ABOVE = 4096
@@ -44,8 +44,8 @@ class _Choice:
 
 
 class QueueOrder(Victims):
-    def __init__(self, catalog: Catalog, policy: ByQueues, children: NDArray[np.int32] | None) -> None:
-        self._rows = VictimRows(catalog, children)
+    def __init__(self, catalog: Catalog, policy: ByQueues, children: NDArray[np.int32]) -> None:
+        self._rows = VictimRows(catalog, children, leaf_only=policy.common.leaf_only)
         self.out = self._rows.out
         self._catalog, self._queues = catalog, policy.queues()
         self._heaps: list[list[Entry]] = [[] for _ in range(self._queues.count)]
@@ -111,15 +111,14 @@ class QueueOrder(Victims):
             self._take_back(self._choices.pop())
         self._push(self._rows.returning(rows))
 
-    def choose(
-        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> I64Array:
+    def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
         del lets  # such a policy stores all
         self._step = max(self._step, now.step)
         choice = _Choice(self._queues.turn)
         while len(choice.rows) < count and (row := self._next_victim(choice, protection)) != NONE:
-            if (parent := self._catalog.parent_of(row)) != NO_ROW:
-                departed(parent)
+            parent = self._catalog.parent_of(row)
+            if parent != NO_ROW and self._rows.child_goes(parent):
+                self.put_back(np.array([parent]))
         self._choices.append(choice)
         return self._rows.take(list(choice.rows))
 
@@ -154,11 +153,10 @@ class QueueOrder(Victims):
 
     def _settle(self, heap: list[Entry], protection: Protection) -> int:
         """Drops from the front what may not go now; the standing of the first that may."""
-        children = self._rows.children_at
         while heap:
             standing, *_, row, token = heap[0]
             if self._rows.valid(row, token):
-                if not (protection.one(row) or (children is not None and children[row])):
+                if not (protection.one(row) or self._rows.stays(row)):
                     return standing
                 self.out[row] = True
             heappop(heap)

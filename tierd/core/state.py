@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tierd.core import fallback, statistics
 from tierd.core.allowance import Allowance
 from tierd.core.arena import slot_bytes
-from tierd.core.arrays import constant, every, scalars, some
+from tierd.core.arrays import constant, every, some
 from tierd.core.catalog import Catalog
 from tierd.core.clock import Clock
 from tierd.core.copies import FOUND, TierCopies
@@ -325,12 +325,19 @@ class State:
         self.expected.end(gone)
         for tier in self.tiers.values():
             tier.children[gone] = 0
-        accessed = catalog.touches[gone] != _NEVER
-        met = gone if every(accessed) else gone[accessed]
-        if self.policy.common.persist and len(met):
-            limit = self.policy.common.ghosts_for(self.most_identities)
-            self.ghosts.add(catalog.identity.take(met, axis=0), statistics.records_of(catalog, met), limit)
+        if self.policy.common.persist:
+            self._remember(gone)
         catalog.remove(gone)
+
+    def _remember(self, rows: I64Array) -> None:
+        """The records of rows that are about to go become ghosts, where there was an access."""
+        records = statistics.records_of(self.catalog, rows)
+        if not every(accessed := records.touches != _NEVER):
+            rows = rows[accessed]
+            records = statistics.records_of(self.catalog, rows)
+        if len(rows):
+            limit = self.policy.common.ghosts_for(self.most_identities)
+            self.ghosts.add(self.catalog.identity.take(rows, axis=0), records, limit)
 
     # --- copies -------------------------------------------------------------------------------------
 
@@ -374,32 +381,36 @@ class State:
         """FILLING copies end, their slots are free."""
         if not len(rows):
             return
-        tier.copies.abort(rows)
-        self._left(tier, rows)
+        with self.catalog.writing(rows):
+            tier.copies.abort(rows)
+            self._left(tier, rows)
 
     def drop(self, tier: TierState, rows: I64Array, *, chosen: bool = False, unlink: bool = True) -> None:
         """READY copies end, and in the spill tier what this daemon stored is deleted, unless not `unlink`.
         `chosen`: as victims, so that their parents have been told."""
         if not len(rows):
             return
-        tier.copies.drop(rows)
-        tier.victims.discard(rows)
-        if tier.tier == Tier.SPILL and unlink:
-            self.unlink(tier.copies.placed(rows))
-        self._left(tier, rows, counted=chosen)
+        with self.catalog.writing(rows):
+            tier.copies.drop(rows)
+            tier.victims.discard(rows)
+            if tier.tier == Tier.SPILL and unlink:
+                self.unlink(tier.copies.placed(rows))
+            self._left(tier, rows, counted=chosen)
 
     def vacate(self, tier: TierState, rows: I64Array) -> list[int]:
         """READY copies of blocks of one size end; slots that the caller borrows (TierCopies.vacate)."""
-        addresses = tier.copies.vacate(rows)
-        tier.victims.discard(rows)
-        self._left(tier, rows)
+        with self.catalog.writing(rows):
+            addresses = tier.copies.vacate(rows)
+            tier.victims.discard(rows)
+            self._left(tier, rows)
         return addresses
 
     def quarantine(self, tier: TierState, rows: I64Array) -> None:
         """Copies end, their slots stay out of use."""
-        tier.copies.quarantine(rows)
-        tier.victims.discard(rows)
-        self._left(tier, rows)
+        with self.catalog.writing(rows):
+            tier.copies.quarantine(rows)
+            tier.victims.discard(rows)
+            self._left(tier, rows)
 
     def _left(self, tier: TierState, rows: I64Array, *, counted: bool = False) -> None:
         if not counted:
@@ -478,22 +489,12 @@ class State:
         """Orders all READY copies anew: at the start, and when the policy changes."""
         self.fallback = fallback.fallback_of(self.policy.common.fallback, self.clock.step)
         for tier in self.tiers.values():
-            children = tier.children if self.policy.common.leaf_only else None
-            tier.victims = make_victims(self.catalog, self.policy, children)
+            tier.victims = make_victims(self.catalog, self.policy, tier.children)
             tier.victims.load(tier.copies.ordered(np.arange(self.catalog.capacity)))
 
     def choose(self, tier: TierState, count: int, lets: Lets | None = None) -> I64Array:
         """The next victims. Each is dropped, moved, or given back by `spare`. `lets`: see Victims.choose."""
-        children, out = scalars(tier.children), scalars(tier.victims.out)
-        # Without leaf_only a parent may go before its child: then it is chosen already, and waits for nothing.
-        leaf_only = self.policy.common.leaf_only
-
-        def departed(parent: int) -> None:
-            left = children[parent] = children[parent] - 1
-            if leaf_only and not left and out[parent]:
-                tier.victims.put_back(np.array([parent], np.int64))
-
-        return tier.victims.choose(count, self.moment(tier), self.protection(tier), departed, lets)
+        return tier.victims.choose(count, self.moment(tier), self.protection(tier), lets)
 
     def spare(self, tier: TierState, rows: I64Array) -> None:
         """Chosen victims stay after all."""

@@ -103,7 +103,7 @@ def records_of(catalog: Catalog, rows: I64Array) -> Records:
     """The same as they are kept of ghosts."""
     return Records(
         catalog.touches[rows], catalog.last[rows], catalog.wall[rows], catalog.ema[rows], catalog.crf[rows],
-        (catalog.flags[rows] & _UNIT) == _UNIT, catalog.learnt[rows],
+        (catalog.flags[rows] & _UNIT).view(np.bool_), catalog.learnt[rows],
     )
 
 

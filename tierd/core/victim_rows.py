@@ -19,12 +19,12 @@ from tierd.core.policy.base import Moment
 from tierd.core.protection import Protection
 from tierd_client.format import I64Array, U8Array
 
-Departed = Callable[[int], None]
-"""Told of each chosen row that has a parent which row that is."""
 Lets = Callable[[int], bool]
 """Whether this victim goes for what comes in."""
 Place = tuple[int, int, bytes]
 """(last, -position, identity): the order of equals."""
+Spot = tuple[int, int]
+"""What of a place does not lie far off: all but the identity."""
 TokenArray = NDArray[np.uint32]
 
 NONE = -1
@@ -55,11 +55,9 @@ class Victims(Protocol):
     def put_back(self, rows: I64Array) -> None:
         """The protection of these rows, or their last child, may have gone; or they were chosen and stay."""
 
-    def choose(
-        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> I64Array:
-        """The next `count` victims, in order, taken out. `departed` is told the parent of each as it is chosen;
-        `lets` is asked before: once it lets a victim stay, no other goes."""
+    def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
+        """The next `count` victims, in order, taken out, and no longer counted as children of their parents. `lets`
+        is asked before: once it lets a victim stay, no other goes."""
 
     def terms(self, row: int) -> dict[str, float]:
         """What the order knows of a row beside its record, for people."""
@@ -70,10 +68,12 @@ class Victims(Protocol):
 class VictimRows:
     """Tokens and places of rows: what all indexes share."""
 
-    def __init__(self, catalog: Catalog, children: NDArray[np.int32] | None) -> None:
+    def __init__(self, catalog: Catalog, children: NDArray[np.int32], *, leaf_only: bool) -> None:
         self.catalog = catalog
-        self.children_at = None if children is None else scalars(children)
-        """Children of each row that are still in the tier; None when any block may go before them."""
+        self.children_at = scalars(children)
+        """Children of each row that are still in the tier."""
+        self.leaf_only = leaf_only
+        """Whether they go before it."""
         self.token = np.zeros(catalog.capacity, np.uint32)
         """Moves on with each insertion of the row and when it leaves, modulo 2^32: odd while it is in."""
         self._token_at = scalars(self.token)
@@ -117,11 +117,19 @@ class VictimRows:
         self.members -= len(rows)
         return rows
 
+    def stays(self, row: int) -> bool:
+        """Whether its children keep a row here."""
+        return self.leaf_only and self.children_at[row] != 0
+
+    def child_goes(self, parent: int) -> bool:
+        """A child of this row was chosen. True when it was what kept the row out of the order."""
+        left = self.children_at[parent] = self.children_at[parent] - 1
+        return self.leaf_only and not left and self.out_at[parent]
+
     def returning(self, rows: I64Array) -> I64Array:
         """Those that are out and have no child here: with the last child a row is put back once more."""
-        out, children = self.out_at, self.children_at
-        returning = [row for row in rows.tolist() if out[row] and (children is None or not children[row])]
-        return np.array(returning, np.int64)
+        out = self.out_at
+        return np.array([row for row in rows.tolist() if out[row] and not self.stays(row)], np.int64)
 
     def place(self, row: int) -> Place:
         return self._last_at[row], -self._position_at[row], self.catalog.identity[row].tobytes()

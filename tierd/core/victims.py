@@ -27,10 +27,10 @@ from tierd.core.protection import Protection
 from tierd.core.queue_order import QueueOrder
 from tierd.core.standing import standings
 from tierd.core.statistics import StatsOf
-from tierd.core.victim_rows import NONE, Departed, Lets, Place, TokenArray, VictimRows, Victims
+from tierd.core.victim_rows import NONE, Lets, Place, Spot, TokenArray, VictimRows, Victims
 from tierd_client.format import I64Array
 
-STAGE_ROWS = 64
+STAGE_ROWS = 256
 LATE_ROWS = 64
 LISTS = 16
 """For so many there is room at first."""
@@ -136,15 +136,17 @@ class _ClassList:
         rows, _ = self._staged
         if self._at == len(rows):
             return self.late[0][1] if self.late else NONE
-        row = int(rows[self._at])
+        row = rows.item(self._at)
         return self.late[0][1] if self.late and self.late[0][0] < known.place(row) else row
 
     def _settle_stage(self, known: VictimRows, protection: Protection) -> bool:
         """Drops what may no longer go from the front of the stage. True when a row is left there."""
         rows, tokens = self._staged
+        if self.refined_in == known.choice:  # within one choice nothing on a stage loses its place
+            return self._at < len(rows)
         while self._at < len(rows):
-            row = int(rows[self._at])
-            if known.valid(row, int(tokens[self._at])):
+            row = rows.item(self._at)
+            if known.valid(row, tokens.item(self._at)):
                 if not protection.one(row):
                     return True
                 known.out[row] = True
@@ -162,7 +164,9 @@ class _ClassList:
         if some(barred := valid & protection.many(rows)):
             known.out[rows[barred]] = True
             valid &= ~barred
-        self._staged, self._at, self.refined_in = (rows[valid], tokens[valid]), 0, known.choice
+        if not every(valid):
+            rows, tokens = rows[valid], tokens[valid]
+        self._staged, self._at, self.refined_in = (rows, tokens), 0, known.choice
 
     def _skip_late(self, known: VictimRows, protection: Protection) -> bool:
         """Removes the first latecomer if it is stale or protected."""
@@ -203,8 +207,8 @@ class ClassLists(Victims):
     ranks no higher. So a choice looks again only at heads that rank highest; lists that it looked at are `_sure`.
     """
 
-    def __init__(self, catalog: Catalog, policy: ByClass, children: NDArray[np.int32] | None) -> None:
-        self._rows = VictimRows(catalog, children)
+    def __init__(self, catalog: Catalog, policy: ByClass, children: NDArray[np.int32]) -> None:
+        self._rows = VictimRows(catalog, children, leaf_only=policy.common.leaf_only)
         self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
         self._number: dict[int, int] = {}
@@ -292,53 +296,55 @@ class ClassLists(Victims):
         self._several_standings = some(self._standings[: len(kept)] != self._standings[0])
         self._unsure = set(range(len(kept)))
 
-    def choose(
-        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> I64Array:
+    def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
         self._rows.choice += 1
         self._sure.clear()
         self._find_heads(protection)
         merge = _Merge(self._catalog, self._policy, now, self._rows)
-        ranks = self._heads.ranks(self._policy, now, len(self._lists))
+        ranks: NDArray[np.float64] | None = None
         chosen = list[int]()
         while len(chosen) < count:
-            ranks = self._refresh(merge, ranks, protection)
-            rivals = self._rivals(ranks)
-            best = self._best(rivals)
-            if not best:
+            if len(self._lists) == 1:
+                bar = self._alone(protection)
+            else:
+                ranks = self._refresh(merge, ranks, protection)
+                bar = self._bar(self._rivals(ranks))
+            if bar is None:
                 break
             if self._unsure:
                 continue
-            at, bar = best[0], self._bar(rivals, best)
-            run = merge.run(int(self._heads.rows[at]), self._lists[at], bar, count - len(chosen), protection)
-            went_on = self._take_run(at, run, chosen, departed, lets)
-            self._unsure.add(at)
-            if not went_on:
+            head, found = self._heads.rows.item(bar.at), self._lists[bar.at]
+            run = merge.run(head, found, bar, count - len(chosen), protection)
+            self._unsure.add(bar.at)
+            if not self._take_run(found, run, chosen, lets):
                 break
         return self._rows.take(chosen)
 
-    def _best(self, ranks: NDArray[np.float64]) -> list[int]:
-        """Lists whose heads rank highest, in the order in which these go, or none. Those that may be the first, and
-        are not sure, are `_unsure` now."""
-        highest = ranks[ranks.argmax()] if len(ranks) else -np.inf
-        if highest == -np.inf:
-            return []
-        ties: list[int] = indices(ranks == highest).tolist()
-        self._unsure.update(set(ties) - self._sure)
-        if len(ties) > 1 and not self._unsure:
-            ties.sort(key=lambda tie: self._rows.place(int(self._heads.rows[tie])))
-        return ties
+    def _alone(self, protection: Protection) -> _Bar | None:
+        """As `_bar` where there is one list only, whatever its ranks are."""
+        self._unsure |= {0} - self._sure
+        self._find_heads(protection)
+        return None if self._heads.rows.item(0) == NONE else _Bar(0, np.inf, -np.inf, None)
 
-    def _bar(self, ranks: NDArray[np.float64], best: list[int]) -> _Bar:
-        """How far the rows of the first of the `best` lists go before all others."""
-        at = best[0]
-        rank = float(ranks[at])
-        if len(best) > 1:
-            return _Bar(rank, rank, self._rows.place(int(self._heads.rows[best[1]])))
+    def _bar(self, ranks: NDArray[np.float64]) -> _Bar | None:
+        """The list whose head goes first, and how far its rows go before all others; None where no list has a head.
+        Lists whose heads may be the first, and are not sure, are `_unsure` now: then it says nothing."""
+        at = int(ranks.argmax()) if len(ranks) else NONE
+        if at == NONE or (rank := ranks.item(at)) == -np.inf:
+            return None
         ranks[at] = -np.inf
-        highest = float(ranks[ranks.argmax()])
+        others = ranks.item(ranks.argmax())
         ranks[at] = rank
-        return _Bar(rank, highest, None)
+        if others < rank:
+            self._unsure.update({at} - self._sure)
+            return _Bar(at, rank, others, None)
+        ties = sorted((self._heads.spot(tie), tie) for tie in indices(ranks == rank).tolist())
+        level = {tie for spot, tie in ties if spot == ties[0][0]}
+        self._unsure.update(level - self._sure)
+        if len(level) > 1 and not self._unsure:
+            at = min(level, key=lambda tie: self._rows.place(self._heads.rows.item(tie)))
+            return _Bar(at, rank, others, ties[0][0])
+        return _Bar(ties[0][1], rank, others, ties[1][0])
 
     def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
         """Ranks of the heads of the lowest standing that has one, minus infinity for all others."""
@@ -348,67 +354,76 @@ class ClassLists(Victims):
         lowest = standing.min(initial=1 << CLASS_BITS, where=ranks != -np.inf)
         return np.where(standing == lowest, ranks, -np.inf)
 
-    def _take_run(
-        self, at: int, run: I64Array, chosen: list[int], departed: Departed, lets: Lets | None
-    ) -> bool:
-        """Takes rows that go one after the other, unless one that goes makes another class uncertain. False when
-        one was not let go."""
-        children, out = self._rows.children_at, self._rows.out_at
-        found, unsure, count, went_on = self._lists[at], self._unsure, 0, True
-        rows: list[int] = run.tolist()
+    def _take_run(self, found: _ClassList, run: I64Array, chosen: list[int], lets: Lets | None) -> bool:
+        """Takes rows that go one after the other, until one that goes lets its parent come back into the order.
+        False when one was not let go."""
+        known, rows = self._rows, cast(list[int], run.tolist())
+        children, out, leaf_only = known.children_at, known.out_at, known.leaf_only
         parents = self._catalog.parents(run).tolist() if len(rows) > 1 else [self._catalog.parent_of(rows[0])]
-        late = found.is_late(rows[0])
-        for row, parent in zip(rows, parents, strict=True):
-            stays = children is not None and children[row]
-            if not stays and lets is not None and not lets(row):
-                went_on = False
-                break
-            count += 1
-            if late:  # before another latecomer may come
-                found.drop_late()
-            if stays:
+        late, looked_at, went_on = found.is_late(rows[0]), len(rows), True
+        freed = NONE
+        for at, (row, parent) in enumerate(zip(rows, parents, strict=True)):
+            if leaf_only and children[row]:
                 out[row] = True
                 continue
+            if lets is not None and not lets(row):
+                looked_at, went_on = at, False
+                break
             chosen.append(row)
-            if parent != NO_ROW:
-                departed(parent)
-                if unsure:
+            if parent >= 0:
+                left = children[parent] = children[parent] - 1
+                if leaf_only and not left and out[parent]:
+                    looked_at, freed = at + 1, parent
                     break
         if not late:
-            found.drop_staged(count)
+            found.drop_staged(looked_at)
+        elif looked_at:
+            found.drop_late()
+        if freed != NONE:
+            self.put_back(np.array([freed]))
         return went_on
 
     def _find_heads(self, protection: Protection) -> list[int]:
         """Finds the first rows of `_unsure` lists; those lists whose heads may have other ranks now."""
-        found = {at: self._lists[at].first(self._rows, protection) for at in self._unsure}
+        if not self._unsure:
+            return []
+        changed = [
+            at for at in self._unsure if self._heads.put(at, self._lists[at].first(self._rows, protection))
+        ]
         self._sure |= self._unsure
         self._unsure.clear()
-        return [at for at, row in found.items() if self._heads.put(at, row)]
+        return changed
 
-    def _refresh(self, merge: _Merge, ranks: NDArray[np.float64], protection: Protection) -> NDArray[np.float64]:
+    def _refresh(
+        self, merge: _Merge, ranks: NDArray[np.float64] | None, protection: Protection
+    ) -> NDArray[np.float64]:
         """Brings the heads of lists that changed, and their ranks, up to date."""
+        changed = self._find_heads(protection)
+        if ranks is None:
+            return self._heads.ranks(self._policy, merge.now, len(self._lists))
         if len(self._lists) > len(ranks):
             ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
-        for at in self._find_heads(protection):
-            ranks[at] = merge.rank(int(self._heads.rows[at]), self._lists[at])
+        for at in changed:
+            ranks[at] = merge.rank(self._heads.rows.item(at), self._lists[at])
         return ranks
 
 
 @dataclass(slots=True)
 class _Bar:
-    """How far the rows of one list go before all others. `rank`: of its head; `others`: the highest of other heads,
-    not above it; `place`: where there are heads of the same rank, that of the first of them."""
+    """How far the rows of the list `at` go before all others. `rank`: of its head; `others`: the highest of other
+    heads, not above it; `spot`: where there are heads of the same rank, that of the first of them."""
 
+    at: int
     rank: float
     others: float
-    place: Place | None
+    spot: Spot | None
 
 
 class _Merge:
     """The ranks of heads at one moment."""
 
     def __init__(self, catalog: Catalog, policy: Policy, now: Moment, rows: VictimRows) -> None:
-        self._catalog, self._policy, self._now, self._rows = catalog, policy, now, rows
+        self._catalog, self._policy, self.now, self._rows = catalog, policy, now, rows
         self._known: dict[int, float] = {}
 
     def rank(self, row: int, found: _ClassList) -> float:
@@ -418,7 +433,7 @@ class _Merge:
         if row not in self._known:
             rows = [row, *found.late_rows()]
             stats = StatsOf(self._catalog, np.array(rows, np.int64))
-            self._known.update(zip(rows, ranks_of(self._policy, stats, self._now).tolist(), strict=True))
+            self._known.update(zip(rows, ranks_of(self._policy, stats, self.now).tolist(), strict=True))
         return self._known[row]
 
     def run(self, row: int, found: _ClassList, bar: _Bar, most: int, protection: Protection) -> I64Array:
@@ -428,36 +443,43 @@ class _Merge:
             return np.array([row])
         if found.refined_in != self._rows.choice:  # within one choice nothing on a stage loses its place
             found.refine(self._rows, protection)
-        rows = found.stage[:most]
-        last = self._catalog.last
+        rows, last = found.stage[:most], self._catalog.last
         if found.late:
             before = last[rows] < found.late[0][0][0]
             rows = rows[: max(1, len(rows) if every(before) else int(before.argmin()))]
-        if bar.others == -np.inf or (bar.rank > bar.others and last[rows[-1]] == last[rows[0]]):
+        if bar.others == -np.inf or (self._goes_by_last(bar, row) and last[rows[-1]] == last[row]):
             return rows
         ahead = found.stage[: len(rows) + 1]
-        ranks = ranks_of(self._policy, StatsOf(self._catalog, ahead), self._now)
+        ranks = ranks_of(self._policy, StatsOf(self._catalog, ahead), self.now)
         behind = indices(~self._pass(bar, rows[1:], ranks[1 : len(rows)]))
         count = int(behind[0]) + 1 if len(behind) else len(rows)
-        self._known.update(zip(ahead[: count + 1].tolist(), ranks.tolist(), strict=False))
+        if count < len(ahead):  # likely to be the head then
+            self._known[ahead.item(count)] = ranks.item(count)
         return rows[:count]
+
+    def _goes_by_last(self, bar: _Bar, row: int) -> bool:
+        """Whether all of a list that were last accessed with this row, its head, go before all other heads."""
+        return bar.rank > bar.others or (bar.spot is not None and self._catalog.last.item(row) < bar.spot[0])
 
     def _pass(self, bar: _Bar, rows: I64Array, ranks: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which of these rows surely go before all other heads. Of several with one last access and depth the
         identities are not compared."""
-        passing: NDArray[np.bool_] = ranks > bar.others
-        if bar.place is not None:
-            last, depth = self._catalog.last[rows], -self._catalog.position[rows].astype(np.int64)
-            before = (last < bar.place[0]) | ((last == bar.place[0]) & (depth < bar.place[1]))
-            passing |= (ranks == bar.others) & before
+        if bar.spot is None:
+            ahead: NDArray[np.bool_] = ranks > bar.others
+            return ahead
+        last = self._catalog.last[rows]
+        before = last < bar.spot[0]
+        if some(level := last == bar.spot[0]):
+            before |= level & (-self._catalog.position[rows].astype(np.int64) < bar.spot[1])
+        passing: NDArray[np.bool_] = before & (ranks == bar.others)
         return passing
 
 
 class KeyHeap(Victims):
     """One heap of (standing, key, place)."""
 
-    def __init__(self, catalog: Catalog, policy: ByKey, children: NDArray[np.int32] | None) -> None:
-        self._rows = VictimRows(catalog, children)
+    def __init__(self, catalog: Catalog, policy: ByKey, children: NDArray[np.int32]) -> None:
+        self._rows = VictimRows(catalog, children, leaf_only=policy.common.leaf_only)
         self.out = self._rows.out
         self._catalog, self._policy = catalog, policy
         self._heap: list[tuple[int, float, Place, int, int]] = []
@@ -480,29 +502,28 @@ class KeyHeap(Victims):
     def put_back(self, rows: I64Array) -> None:
         self.insert(self._rows.returning(rows))
 
-    def choose(
-        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> I64Array:
+    def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
         del now  # the order does not change with time
         chosen: list[int] = []
-        out, children = self._rows.out, self._rows.children_at
         while len(chosen) < count and self._heap:
             *_, row, token = entry = heappop(self._heap)
             if not self._rows.valid(row, token):
                 continue
-            if protection.one(row) or (children is not None and children[row]):
-                out[row] = True
+            if protection.one(row) or self._rows.stays(row):
+                self.out[row] = True
                 continue
             if lets is not None and not lets(row):
                 heappush(self._heap, entry)
                 break
             chosen.append(row)
-            if (parent := self._catalog.parent_of(row)) != NO_ROW:
-                departed(parent)
+            parent = self._catalog.parent_of(row)
+            if parent != NO_ROW and self._rows.child_goes(parent):
+                self.put_back(np.array([parent]))
         return self._rows.take(chosen)
 
 
-def make_victims(catalog: Catalog, policy: Policy, children: NDArray[np.int32] | None) -> Victims:
+def make_victims(catalog: Catalog, policy: Policy, children: NDArray[np.int32]) -> Victims:
+    """`children` of each row in the tier: a choice counts down those of the parents of its victims."""
     if policy.index == "queues":
         return QueueOrder(catalog, cast(ByQueues, policy), children)
     if policy.index == "keys":

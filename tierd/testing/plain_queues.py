@@ -13,7 +13,7 @@ from tierd.core.policy.base import Moment
 from tierd.core.policy.queues import ByQueues, Counts, Spot
 from tierd.core.protection import Protection
 from tierd.core.standing import standing_of
-from tierd.core.victim_rows import Departed, Lets, Victims
+from tierd.core.victim_rows import Lets, Victims
 from tierd_client.format import I64Array, U8Array
 
 
@@ -31,9 +31,10 @@ class _Block:
 class PlainQueues(Victims):
     """Holds its choices against those of `QueueOrder`: it shares the policy's queues with it, and nothing else."""
 
-    def __init__(self, catalog: Catalog, policy: ByQueues, children: NDArray[np.int32] | None) -> None:
+    def __init__(self, catalog: Catalog, policy: ByQueues, children: NDArray[np.int32]) -> None:
         self.out = np.zeros(catalog.capacity, bool)
         self._catalog, self._children, self._queues = catalog, children, policy.queues()
+        self._leaf_only = policy.common.leaf_only
         self._blocks: dict[int, _Block] = {}
         self._most = self._next = self._step = 0
         self._expected: list[bytes] = []
@@ -78,9 +79,7 @@ class PlainQueues(Victims):
             for row, (spot, joined) in places.items():
                 self._blocks[row].spot, self._blocks[row].joined = spot, joined
 
-    def choose(
-        self, count: int, now: Moment, protection: Protection, departed: Departed, lets: Lets | None = None
-    ) -> I64Array:
+    def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
         del lets
         self._step = max(self._step, now.step)
         places = {row: (block.spot, block.joined) for row, block in self._blocks.items()}
@@ -90,7 +89,7 @@ class PlainQueues(Victims):
             chosen.append(row)
             self._blocks[row].newcomer = self._expected.pop(0) if self._expected else b""
             if (parent := self._catalog.parent_of(row)) != NO_ROW:
-                departed(parent)
+                self._children[parent] -= 1
         self._before.append((set(chosen), *before))
         return np.array(chosen, np.int64)
 
@@ -118,7 +117,7 @@ class PlainQueues(Victims):
         return None
 
     def _may_go(self, row: int, protection: Protection) -> bool:
-        barred = protection.one(row) or (self._children is not None and self._children[row] > 0)
+        barred = protection.one(row) or (self._leaf_only and self._children[row] > 0)
         return self._blocks[row].newcomer is None and not barred
 
     def _access(self, row: int) -> None:

@@ -103,8 +103,7 @@ class Driver:
         """From now on each victim is found by looking at all blocks. For policies with queues, before any block."""
         state = self.engine.state
         tier = state.tiers[Tier.HOST]
-        children = tier.children if state.policy.common.leaf_only else None
-        tier.victims = PlainQueues(state.catalog, cast(ByQueues, state.policy), children)
+        tier.victims = PlainQueues(state.catalog, cast(ByQueues, state.policy), tier.children)
 
     def close(self, name: str) -> None:
         self.engine.step(CloseSequence(SESSION, name), self.now)

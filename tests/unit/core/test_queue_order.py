@@ -62,13 +62,14 @@ class Tier:
     """Six rows, a to f, and an order that tells `told`."""
 
     told: Told = field(default_factory=Told)
+    common: Common = field(default_factory=Common)
 
     def __post_init__(self) -> None:
         self.catalog = Catalog(Table.create(CATALOG_MAGIC, catalog_columns(8, 16)))
         ids = np.zeros((6, 32), np.uint8)
         ids[:, 0] = [ord(name) for name in "abcdef"]
         self.catalog.insert(ids)
-        self.order = QueueOrder(self.catalog, cast(ByQueues, self), None)
+        self.order = QueueOrder(self.catalog, cast(ByQueues, self), np.zeros(8, np.int32))
         self.step = 0
 
     def queues(self) -> Told:
@@ -82,7 +83,7 @@ class Tier:
             self.order.insert(rows)
 
     def choose(self, count: int) -> str:
-        chosen = self.order.choose(count, Moment(self.step, 0.0, 50.0), Unprotected(), lambda row: None)
+        chosen = self.order.choose(count, Moment(self.step, 0.0, 50.0), Unprotected())
         return "".join("abcdef"[row] for row in chosen)
 
     def rows(self, names: str) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -138,7 +139,7 @@ def test_blocks_at_the_start_come_in_the_order_of_their_last_accesses() -> None:
     tier = Tier()
     tier.touch("bacb")
     tier.told.heard.clear()
-    fresh = QueueOrder(tier.catalog, cast(ByQueues, tier), None)
+    fresh = QueueOrder(tier.catalog, cast(ByQueues, tier), np.zeros(8, np.int32))
     fresh.load(tier.rows("abc"))
     assert tier.told.heard == ["at start a 1", "at start c 1", "at start b 2"]
 

@@ -186,7 +186,8 @@ def test_latecomers_are_a_heap_also_after_a_compaction() -> None:
     """Dropping stale latecomers leaves the first of the rest at the top."""
     driver = Driver(host=8)
     driver.put(range(7))
-    rows = VictimRows(driver.engine.state.catalog, None)
+    catalog = driver.engine.state.catalog
+    rows = VictimRows(catalog, np.zeros(catalog.capacity, np.int32), leaf_only=False)
     every = np.arange(7)
     tokens = rows.renew(every)
     found = _ClassList()

@@ -35,7 +35,7 @@ class Play:
         self.catalog, self.policy = Catalog(Tables.private(ROWS).catalog), parse(spec)
         rows = self.catalog.insert(self.random.integers(0, 256, (ROWS, 32)).astype(np.uint8))
         self.catalog.position[rows] = self.random.integers(0, 4, ROWS)
-        self.victims, self.pins = make_victims(self.catalog, self.policy, None), Pins()
+        self.victims, self.pins = make_victims(self.catalog, self.policy, np.zeros(ROWS, np.int32)), Pins()
         self.present = np.zeros(ROWS, bool)
         self.gaps = Gaps(Tables.private(1).learnt["gaps"])
         self.step, self.age = 0, 50.0
@@ -78,7 +78,7 @@ class Play:
         self.age = float(self.random.integers(1, 100))
         count, now = int(self.random.integers(1, 6)), Moment(self.step, float(self.step), self.age)
         wanted = self.sorted(now)[:count]
-        chosen = self.victims.choose(count, now, self.pins, lambda row: None).tolist()
+        chosen = self.victims.choose(count, now, self.pins).tolist()
         assert chosen == wanted
         rows = np.array(chosen, np.int64)
         if self.random.random() < 0.5:

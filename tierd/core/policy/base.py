@@ -117,7 +117,7 @@ class GivenStats:
                 object.__setattr__(self, name, np.zeros(len(self.touches), given.dtype))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moment:
     """When a rank is asked for: the step, the wall time (s), the tier's characteristic age T (steps), the index
     learnt of gaps (rows, bins; gaps.py), and whether LRU has taken over (fallback.py)."""
