@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from tierd.testing.serve import ServeProcess, StartDaemon
-from tierd_client import Client, InvalidArgument, Layout
+from tierd_client import AcquireOutcome, Client, InvalidArgument, Layout, Namespace, PutOutcome
+from tierd_client.integrations.calls import attempt
+from tierd_client.integrations.keys import Run
 from tierd_client.integrations.link import Link
 from tierd_client.integrations.options import Options
 from tierd_client.integrations.prompts import Answer, Prompt
@@ -78,6 +80,28 @@ def test_a_scheduler_computes_everything_and_tells(server: ServeProcess, link: L
     assert found.prefill_tokens_per_s == pytest.approx(1_600)
     (size,) = found.sizes
     assert (size.prefix_hits.blocks, size.saved.blocks, size.held_blocks) == (4, 3, 6)
+
+
+def test_engines_that_look_up_and_store_by_themselves(server: ServeProcess, link: Link) -> None:
+    """No block is ever found and each that is stored is said to be; a lookup and what is stored behind it are one
+    request, and the next lookup of all of it would have hit."""
+    layout = LAYOUTS[0]
+    ids = Run(tuple(KEYS)).identities(layout)
+
+    def turn(namespace: Namespace) -> None:
+        assert namespace.lookup(ids[:4]).tier_bits.tolist() == [0] * 4
+        assert namespace.get_into(ids[:4], [bytearray(4096)] * 4) == [AcquireOutcome.MISS] * 4
+        assert namespace.put(ids, [bytes(4096)] * 6) == [PutOutcome.STORED] * 6
+        with namespace.acquire(ids, timeout_s=1.0) as lease:
+            assert lease.outcomes == [AcquireOutcome.MISS] * 6
+            assert lease.arrays() == [None] * 6
+
+    attempt(link, layout, turn, None)
+    assert attempt(link, layout, lambda namespace: namespace.lookup(ids).prefix, 6) == 0
+    link.close()
+    found = told(server, 3)
+    assert (found.asked_blocks, found.block_bytes) == (18, 4096)
+    assert found.sizes[0].saved.blocks == 12
 
 
 def test_shadow_is_a_yes_or_a_no() -> None:

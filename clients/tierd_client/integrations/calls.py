@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from tierd_client.errors import ClientClosed, ForkedClientError, InvalidArgument, TierdClientError
 from tierd_client.integrations.link import Link
+from tierd_client.integrations.shadow import ShadowNamespace
 from tierd_client.layout import Layout
 from tierd_client.namespace import Namespace
 
@@ -17,11 +18,11 @@ T = TypeVar("T")
 
 
 def attempt(link: Link, layout: Layout, work: Callable[[Namespace], T], otherwise: T) -> T:
-    """What comes of a call; `otherwise` while the daemon is away, or in shadow mode. Raises what is the caller's
-    fault."""
-    if link.is_up and not link.options.shadow:
+    """What comes of a call; `otherwise` while the daemon is away. Raises what is the caller's fault."""
+    if link.is_up:
         try:
-            return work(link.namespace(layout))
+            namespace = link.namespace(layout)
+            return work(ShadowNamespace(namespace) if link.options.shadow else namespace)
         except (InvalidArgument, ClientClosed, ForkedClientError):
             raise
         except TierdClientError as error:

@@ -143,6 +143,12 @@ def test_without_a_daemon_blocks_stay(model: Any, reference: Any) -> None:
         assert (cache.stats.offloaded, cache.stats.kept) == (0, 4 * 9)
 
 
+def test_what_must_come_back_is_stored(model: Any) -> None:
+    """Shadow mode is refused by a cache whose blocks lie in the daemon alone."""
+    with pytest.raises(InvalidArgument, match="shadow: blocks of an offloaded"):
+        OffloadedCache(model, address="unix:///nowhere/tierd.sock", budget_tokens=160, shadow=True)
+
+
 @pytest.mark.parametrize("name", ["keys", "bounds"])
 def test_an_index_ranks_blocks_by_their_largest_product(name: str) -> None:
     """Products of int8 keys are those of the keys to two hundredths of the largest; bounds are never below them."""

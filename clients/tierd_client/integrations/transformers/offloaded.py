@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from tierd_client.arguments import whole
-from tierd_client.errors import LimitReached
+from tierd_client.errors import InvalidArgument, LimitReached
 from tierd_client.identity import Identities, plain_ids
 from tierd_client.integrations.calls import CONNECT_S, attempt
 from tierd_client.integrations.link import Link
@@ -120,6 +120,8 @@ class Shelf:
         self.layout = layout
         self.stats = OffloadStats()
         self._secret = secrets.token_bytes(16)
+        if options.shadow:
+            raise InvalidArgument("shadow: blocks of an offloaded cache must come back, so that they are stored")
         self._link = Link(options, "transformers", [layout])
         self._link.wait_up(CONNECT_S)
         self._pinned_at = time.monotonic()
