@@ -72,3 +72,22 @@ def test_a_socket_that_failed_is_not_the_end_of_its_process(server: ServeProcess
         lease.release()
         assert other.admin.occupancy().tiers[Tier.HOST].leased_blocks == 0
         assert other.admin.occupancy().sessions == 2
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_what_is_looked_at_outlives_daemons(server: ServeProcess, end: signal.Signals) -> None:
+    """After SIGTERM or kill -9 the next daemon hands out nothing that a client which it cannot see looks at; when
+    the client has let go, all room is there again."""
+    with Client(server.address, connect_timeout_s=20.0) as client:
+        ns, ids = client.namespace(LAYOUT), plain_ids(LAYOUT, [b"held"])
+        ns.put(ids, np.full((1, SIZE), 7, np.uint8))
+        with ns.acquire(ids) as lease:
+            (view,) = lease.views()
+            _signal(server, end)
+            server.wait()
+            server.start()
+            for seed in (1, 2):
+                _overwrite(ns, seed)
+                assert view is not None and (view == 7).all()
+        assert client.admin.occupancy().sessions == 1
+        assert client.admin.occupancy().tiers[Tier.HOST].leased_blocks == 0

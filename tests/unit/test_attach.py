@@ -90,6 +90,7 @@ class Rig:
         offer = Offer(b"b" * 16, files["catalog"], segments, devices=on_device)
         pages = HazardPages(shared, ())
         self.server = AttachServer(self.path, offer, self.ledger, self.watch, self.lent, self.ledger, pages)
+        self.stop: Callable[[], object]
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
@@ -138,6 +139,7 @@ async def running(directory: Path) -> AsyncIterator[Rig]:
     rig = Rig(directory)
     rig.server.listen()
     task = asyncio.create_task(rig.server.serve())
+    rig.stop = task.cancel
     try:
         yield rig
     finally:
@@ -532,6 +534,31 @@ def test_process_of_another_pid_namespace(run: Run, monkeypatch: pytest.MonkeyPa
         for descriptor in descriptors:
             os.close(descriptor)
         assert await rig.ledger.next_ended() == 7
+
+    run(scenario)
+
+
+def test_only_the_peer_ends_a_process_that_is_not_seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the daemon ends a conversation, because of a bad frame or of its own stop, the session of a peer of
+    another pid namespace goes on; the end of the peer's socket ends it, where the daemon is still there."""
+    monkeypatch.setattr(attach, "_PEER", Peer(0, os.geteuid()))
+
+    async def scenario(rig: Rig) -> None:
+        with rig.connect() as broken, rig.connect() as stopped:
+            for sock, request in ((broken, ATTACH), (stopped, ATTACH | {"session": 8})):
+                _, descriptors = await rig.ask(sock, request)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            reply, _ = await asyncio.to_thread(exchange, broken, b"no JSON")
+            assert not reply["ok"]
+            assert await asyncio.to_thread(closed, broken)
+            assert rig.ledger.ended.empty()
+            broken.close()
+            assert await rig.ledger.next_ended() == 7
+            rig.stop()
+            assert await asyncio.to_thread(closed, stopped)
+        await asyncio.sleep(0)
+        assert rig.ledger.ended.empty()
 
     run(scenario)
 

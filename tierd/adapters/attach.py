@@ -127,7 +127,7 @@ class _Peer:
     """One connection. `process`: None for a peer of another pid namespace."""
 
     sock: socket.socket
-    process: Process | None
+    process: Process | None = None
     sessions: set[int] = field(default_factory=set)
     calls: bool = False
 
@@ -181,11 +181,24 @@ class AttachServer:
             self.path.unlink(missing_ok=True)
 
     async def _connection(self, sock: socket.socket) -> None:
-        """One peer from its first byte to its end; whatever it does harms only itself."""
-        peer: _Peer | None = None
+        """One peer from its first byte to its end, or the daemon's."""
+        peer = _Peer(sock)
         self.connections += 1
         try:
-            peer = self._admit(sock)
+            await self._serve(peer)
+            if peer.sessions:
+                if peer.process is None:
+                    await _hung_up(sock)  # where the daemon is the one to end the conversation, not the peer
+                self._hung_up(peer)
+        finally:
+            self.connections -= 1
+            sock.close()
+
+    async def _serve(self, peer: _Peer) -> None:
+        """All that a peer asks for; whatever it does harms only itself."""
+        sock = peer.sock
+        try:
+            self._admit(peer)
             await self._converse(peer)
             if peer.calls and self._calls_server is not None:
                 await self._calls_server.serve(sock)
@@ -199,20 +212,15 @@ class AttachServer:
             log.info("attach_closed", reason=str(error))
         except Exception:  # a fault met on behalf of one peer must not end the daemon for the others
             log.exception("attach_fault")
-        finally:
-            self.connections -= 1
-            sock.close()
-            if peer is not None:
-                self._hung_up(peer)
 
-    def _admit(self, sock: socket.socket) -> _Peer:
+    def _admit(self, peer: _Peer) -> None:
         if self.connections > CONNECTIONS_MAX:
             raise BadFrame(f"more than {CONNECTIONS_MAX} connections")
-        pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        pid, uid, _ = _PEER.unpack(peer.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if uid not in (0, os.geteuid()):
             raise BadFrame(f"uid {uid} is neither the daemon's ({os.geteuid()}) nor root")
         try:
-            return _Peer(sock, identify(pid) if pid > 0 else None)
+            peer.process = identify(pid) if pid > 0 else None
         except ProcessLookupError as error:
             raise BadFrame(str(error)) from error
 
@@ -415,6 +423,14 @@ async def _exactly(sock: socket.socket, size: int, descriptors: list[int]) -> by
             raise BadFrame("the stream ended inside a frame")
         data += more
     return data
+
+
+async def _hung_up(sock: socket.socket) -> None:
+    """Says no more, and waits for the peer to end the connection; what it still says is not heard."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        while await asyncio.get_running_loop().sock_recv(sock, FRAME_BYTES_MAX):
+            await asyncio.sleep(0)
 
 
 async def _send(sock: socket.socket, reply: dict[str, Any], descriptors: Sequence[int]) -> None:

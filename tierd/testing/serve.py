@@ -113,12 +113,13 @@ class ServeProcess:
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None
+        lines = self.lines
         for line in process.stderr:
             with self._news:
-                self.lines.append(line)
+                lines.append(line)
                 self._news.notify_all()
         with self._news:
-            self._ended = True
+            self._ended |= process is self.process
             self._news.notify_all()
 
 
