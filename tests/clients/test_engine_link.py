@@ -42,6 +42,7 @@ from tierd_client.integrations.prompts import Answer, Prompt
 from tierd_client.integrations.rates import KEPT, TRIED_AGAIN, Rates, Way
 from tierd_client.integrations.reports import report
 from tierd_client.integrations.request_hints import Hints
+from tierd_client.integrations.search import Patience
 from tierd_client.integrations.transfers import Transfers
 from tierd_client.integrations.weights import SAMPLE_BYTES, weights_digest
 from tierd_client.layout import Group, Part
@@ -70,8 +71,8 @@ def link(server: ServeProcess) -> Iterator[Link]:
     link.close()
 
 
-def prompt_of(link: Link, keys: list[bytes], rates: Rates | None = None) -> Prompt:
-    prompt = Prompt(link, LAYOUTS, 1, rates or Rates())
+def prompt_of(link: Link, keys: list[bytes], rates: Rates | None = None, wait_s: float = 0.0) -> Prompt:
+    prompt = Prompt(link, LAYOUTS, 1, rates or Rates(), Patience(wait_s))
     prompt.extend((0, key) for key in keys)
     return prompt
 
@@ -122,6 +123,18 @@ def test_only_what_is_leased_on_all_ranks_can_be_loaded(server: ServeProcess, li
     settled(lambda: Answer.PENDING if leases(server) else Answer.MISS)
     assert not leases(server)
     worker.close()
+
+
+def test_a_question_is_answered_at_once_where_the_daemon_does_so(server: ServeProcess, link: Link) -> None:
+    """The first question waits for the search that it begins, for as long as a step may; a daemon that takes longer
+    is asked again."""
+    store(link, KEYS)
+    assert prompt_of(link, KEYS, wait_s=10.0).answer(KEYS[0]) is Answer.LEASED
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        assert prompt_of(link, [b"unknown"], wait_s=0.01).answer(b"unknown") is Answer.PENDING
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 def test_what_a_worker_stores_another_engine_finds(link: Link) -> None:
@@ -230,7 +243,7 @@ def test_groups_are_searched_each_for_itself(link: Link) -> None:
     layout = Layout.of_groups(
         [Group(name, 16, (Part("pages", "uint8", (LAYERS, size)),)) for name, size in (("0", 512), ("1", 256))],
         model="hybrid")
-    prompt = Prompt(link, [layout], 2, Rates())
+    prompt = Prompt(link, [layout], 2, Rates(), Patience())
     window = [b"window %d" % number for number in range(BLOCKS)]
     prompt.extend([*((0, key) for key in KEYS), *((1, key) for key in window)])
     namespace = link.namespace(layout)

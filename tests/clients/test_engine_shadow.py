@@ -19,6 +19,7 @@ from tierd_client.integrations.prompts import Answer, Prompt
 from tierd_client.integrations.rates import Rates, Way
 from tierd_client.integrations.reports import report
 from tierd_client.integrations.request_hints import Hints
+from tierd_client.integrations.search import Patience
 from tierd_client.layout import Group, Part
 from tierd_client.shadow import ShadowNamespace
 
@@ -61,7 +62,7 @@ def run(link: Link, served: int) -> None:
     `served`."""
     rates = Rates()
     rates.note(Way.COMPUTED, 32, 0.32)
-    prompt = Prompt(link, LAYOUTS, 1, rates)
+    prompt = Prompt(link, LAYOUTS, 1, rates, Patience())
     prompt.extend((0, key) for key in KEYS[:4])
     assert [prompt.answer(key) for key in KEYS[served:4]] == [Answer.MISS] * (4 - served)
     assert prompt.missing(KEYS[served:4], set()) == []

@@ -19,7 +19,7 @@ from tierd_client.handover import Places
 from tierd_client.integrations.keys import Run
 from tierd_client.integrations.link import Link
 from tierd_client.integrations.rates import Rates, Way
-from tierd_client.integrations.search import Search
+from tierd_client.integrations.search import Patience, Search
 from tierd_client.layout import Layout
 
 MISS_S = 1.0
@@ -66,8 +66,11 @@ class Shadow:
 class Prompt:
     """The blocks of one request. `keys`: of each group, in the order of the prompt."""
 
-    def __init__(self, link: Link, layouts: Sequence[Layout], groups: int, rates: Rates) -> None:
-        """`layouts`: of all ranks. `rates`: of the engine; what loads take is noted there."""
+    def __init__(
+        self, link: Link, layouts: Sequence[Layout], groups: int, rates: Rates, patience: Patience,
+    ) -> None:
+        """`layouts`: of all ranks. `rates`: of the engine; what loads take is noted there. `patience`: of its
+        thread."""
         self.keys: list[list[bytes]] = [[] for _ in range(groups)]
         self.loading = False
         self.cut_blocks = 0
@@ -76,6 +79,7 @@ class Prompt:
         """Of each group, blocks that the request began with; what comes later is of its answer."""
 
         self._rates = rates
+        self._patience = patience
         self._loads_since = 0.0
         self._loads_blocks = 0
         self._link = link
@@ -107,6 +111,7 @@ class Prompt:
             if not self._link.is_up:
                 return Answer.MISS
             searched = self._search(group, index)
+            self._patience.wait_for(searched.search)
         if not searched.search.ended():
             return Answer.PENDING
         offset = index - searched.start

@@ -28,6 +28,9 @@ from tierd_client.outcomes import AcquireOutcome, Tiers
 
 log = logging.getLogger("tierd")
 
+STEP_WAIT_S = 0.005
+"""For which the engine's thread waits in one step. A daemon answers within a millisecond; a step takes longer."""
+
 
 class Search:
     """A search for the blocks of one run. `ended` is asked by the engine's thread; the rest is true once it is."""
@@ -46,17 +49,22 @@ class Search:
         self._layouts = layouts
         self._leading = leading
         self._leases: list[Lease] = []
-        self._abandoned = self._done = False
+        self._abandoned = False
+        self._over = threading.Event()
         self._lock = threading.Lock()
         self._answers_by = time.monotonic() + link.options.answer_s
         link.submit(self._search)
 
     def ended(self) -> bool:
         """Whether it is known what is there. One that is overdue is over, with nothing found."""
-        if not self._done and time.monotonic() > self._answers_by:
+        if not self._over.is_set() and time.monotonic() > self._answers_by:
             self._link.lost(TimedOut(f"no answer within {self._link.options.answer_ms} ms"))
             self.release()
-        return self._done
+        return self._over.is_set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is over, or so long."""
+        self._over.wait(timeout_s)
 
     def places(self, indices: Sequence[int]) -> list[Places]:
         """Where these blocks of the run lie, for each rank."""
@@ -65,7 +73,8 @@ class Search:
     def release(self) -> None:
         """Gives the lease back, on a thread of the link; that of a search under way as soon as it has one."""
         with self._lock:
-            self._abandoned = self._done = True
+            self._abandoned = True
+            self._over.set()
             leases, self._leases = self._leases, []
             self.leased = np.zeros(len(self.run), bool)
         if leases:
@@ -125,9 +134,27 @@ class Search:
     def _finish(self, leases: list[Lease], present: BoolArray) -> None:
         with self._lock:
             if not self._abandoned:
-                self.leased, self._leases, self._done = present, leases, True
+                self.leased, self._leases = present, leases
+                self._over.set()
                 return
         _release(leases)
+
+
+class Patience:
+    """For how long an engine's thread waits for the searches that it begins in one step, all together. Waiting it
+    lets them run: their threads share an interpreter with it."""
+
+    def __init__(self, step_s: float = STEP_WAIT_S) -> None:
+        self._step_s = self._left_s = step_s
+
+    def next_step(self) -> None:
+        self._left_s = self._step_s
+
+    def wait_for(self, search: Search) -> None:
+        """Until it is over, or nothing of this step's time is left."""
+        began_at = time.monotonic()
+        search.wait(self._left_s)
+        self._left_s = max(0.0, self._left_s - (time.monotonic() - began_at))
 
 
 def _release(leases: Sequence[Lease]) -> None:

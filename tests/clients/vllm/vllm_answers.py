@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from vllm_process import Engine
 
+from tierd.children import DaemonChild
 from tierd.testing.serve import ServeProcess
 from tierd_client import Client, EvictOutcome, Identities, Namespace, PutOutcome
 from tierd_client.layout import decode_canonical
@@ -23,7 +24,7 @@ TOLERANCE = 1e-4
 PAUSE = threading.Event()
 
 
-def spec(server: ServeProcess, **options: Any) -> dict[str, Any]:
+def spec(server: ServeProcess | DaemonChild, **options: Any) -> dict[str, Any]:
     return {
         "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
             "spec_name": "TierdOffloadingSpec", "spec_module_path": "tierd_client.integrations.vllm.offloading",
@@ -42,9 +43,9 @@ def differ(answer: dict[str, Any], cold: dict[str, Any]) -> float:
     return float(np.abs(np.subtract(answer["logprobs"], cold["logprobs"])).max())
 
 
-def wait_for(what: Callable[[], Any]) -> Any:
+def wait_for(what: Callable[[], Any], within_s: float = 30.0) -> Any:
     """Stores are made beside the engine, and it tells nobody when."""
-    until = time.monotonic() + 30.0
+    until = time.monotonic() + within_s
     while not (found := what()) and time.monotonic() < until:
         PAUSE.wait(0.05)
     return found

@@ -20,6 +20,7 @@ from tierd_client.integrations.prompts import Answer, Prompt
 from tierd_client.integrations.rates import Rates, Way
 from tierd_client.integrations.reports import report
 from tierd_client.integrations.request_hints import Hints
+from tierd_client.integrations.search import Patience
 from tierd_client.integrations.vllm.connector_steps import Done, LoadJob, Step, StoreJob, TierdStats
 from tierd_client.integrations.vllm.geometry import layouts_of, of_epoch
 from tierd_client.integrations.vllm.versions import OffloadingConfig, key_of_block, stored_event
@@ -79,6 +80,7 @@ class ConnectorScheduler:
 
         self._events: list[Any] = []
         self._rates = Rates()
+        self._patience = Patience()
         self._step_began_at = time.monotonic()
         self._step_blocks = self._cut_blocks = 0
 
@@ -172,7 +174,7 @@ class ConnectorScheduler:
         self._link.close()
 
     def _prompt(self) -> Prompt:
-        return Prompt(self._link, self._layouts, 1, self._rates)
+        return Prompt(self._link, self._layouts, 1, self._rates, self._patience)
 
     def _learn(self, known: _Request) -> None:
         """Takes the hashes that the request has got since, one a block."""
@@ -204,6 +206,7 @@ class ConnectorScheduler:
     def _note_step(self, computed: Sequence[_Computed]) -> None:
         """Takes what the blocks of the step before took; where loads are part of a step nothing can be said."""
         began_at, self._step_began_at = self._step_began_at, time.monotonic()
+        self._patience.next_step()
         if self._load_async:
             self._rates.note(Way.COMPUTED, self._step_blocks, self._step_began_at - began_at)
         self._step_blocks = sum(after // self._tokens - before // self._tokens for _, before, after in computed)

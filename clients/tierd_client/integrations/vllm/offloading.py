@@ -27,6 +27,7 @@ from tierd_client.integrations.prompts import Answer, Prompt
 from tierd_client.integrations.rates import Rates, Way
 from tierd_client.integrations.reports import report
 from tierd_client.integrations.request_hints import Hints
+from tierd_client.integrations.search import Patience
 from tierd_client.integrations.transfers import Transfers
 from tierd_client.integrations.vllm.geometry import layouts_of, of_epoch, pages_of
 from tierd_client.integrations.vllm.versions import (
@@ -90,7 +91,7 @@ _RESULTS = {Answer.LEASED: LookupResult.HIT, Answer.PENDING: LookupResult.RETRY,
 
 
 class TierdOffloadingManager(OffloadingManager):
-    """The scheduler's side. Nothing in it waits for the daemon."""
+    """The scheduler's side. For the daemon it waits as long as `Patience` has, no longer."""
 
     def __init__(self, config: OffloadingConfig, options: Options) -> None:
         self._config = config
@@ -103,6 +104,7 @@ class TierdOffloadingManager(OffloadingManager):
         self._flushed: list[tuple[float, Prompt]] = []
         self._events: list[OffloadingEvent] = []
         self._rates = Rates()
+        self._patience = Patience()
         self._step_began_at = time.monotonic()
         self._step_blocks = self._cut_blocks = 0
 
@@ -160,6 +162,7 @@ class TierdOffloadingManager(OffloadingManager):
         began_at, self._step_began_at = self._step_began_at, time.monotonic()
         self._rates.note(Way.COMPUTED, self._step_blocks, self._step_began_at - began_at)
         self._step_blocks = 0
+        self._patience.next_step()
         for req_id in context.new_req_ids:
             request = self._requests.get(req_id)
             if request is not None and not request.prompt.loading:
@@ -203,7 +206,7 @@ class TierdOffloadingManager(OffloadingManager):
         self._link.close()
 
     def _prompt(self) -> Prompt:
-        return Prompt(self._link, self._layouts, len(self._config.groups), self._rates)
+        return Prompt(self._link, self._layouts, len(self._config.groups), self._rates, self._patience)
 
     def _learn(self, prompt: Prompt, context: ReqContext) -> None:
         """Takes the keys that the request has got since."""
