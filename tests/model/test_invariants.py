@@ -375,7 +375,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (set_ema(-0.5), "ema lies"),
     (bump("used"), "used is the bytes of READY"),
     (bump("reserved"), "reserved is the bytes of FILLING"),
-    (bump("quarantined"), "quarantined is the bytes of barred"),
+    (bump("quarantined"), "quarantined is what is barred or aside"),
     (bump("blocks", 1), "blocks are READY"),
     (bump("blocks", -1), "blocks are READY"),
     (bump("found_blocks", 1), "found blocks are FOUND"),
