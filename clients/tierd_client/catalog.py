@@ -184,6 +184,8 @@ class CatalogReader:
         so does the bit of a spill tier that is down.
         """
         rows, sequence, sound = self._known(words_of(ids), owner)
+        if 1 not in sound.tobytes():
+            return np.zeros(len(rows), np.uint8)
         bits = _ready_bits(self._table["state"], rows)
         sound &= sequence & _ONE == 0
         sound &= self._table["sequence"].take(rows, mode="clip") == sequence

@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tierd_client.errors import TierdClientError
 from tierd_client.format import PAGE_BYTES
@@ -26,8 +26,9 @@ IDLE_S = 5.0
 """After so long without a put of their size slots go back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
+    """A plain tuple: puts make many."""
+
     address: int
     generation: int
 

@@ -117,7 +117,9 @@ def flat_blocks(values: Any, count: int, block_bytes: int, name: str = "tensors"
     values = list(values)
     if len(values) != count:
         raise InvalidArgument(f"{name}: {len(values)} buffers for {count} ids")
-    blocks = [flat_bytes(value, f"{name}[{index}]") for index, value in enumerate(values)]
+    blocks = [
+        value if _is_flat(value) else flat_bytes(value, f"{name}[{index}]") for index, value in enumerate(values)
+    ]
     for index, block in enumerate(blocks):
         if len(block) != block_bytes:
             raise InvalidArgument(f"{name}[{index}]: {len(block)} bytes, a block has {block_bytes}")
@@ -152,7 +154,7 @@ def is_buffer(value: Any) -> bool:
 def flat_bytes(value: Any, name: str) -> Any:
     """All bytes of one contiguous buffer, as a flat view: a numpy array, or a torch tensor on a device.
     InvalidArgument when that needs a copy."""
-    if type(value) is np.ndarray and value.dtype is _UINT8 and value.ndim == 1 and value.flags.c_contiguous:
+    if _is_flat(value):
         return value
     if is_tensor(value):
         return _tensor_bytes(value, name)
@@ -166,6 +168,10 @@ def flat_bytes(value: Any, name: str) -> Any:
         raise InvalidArgument(f"{name}: not contiguous; strides {array.strides} for shape {array.shape}")
     flat: U8Array = array.reshape(-1).view(np.uint8)
     return flat
+
+
+def _is_flat(value: Any) -> bool:
+    return type(value) is np.ndarray and value.dtype is _UINT8 and value.ndim == 1 and value.flags.c_contiguous
 
 
 def float32_bytes(values: Any, name: str) -> bytes:

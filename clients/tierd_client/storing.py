@@ -267,5 +267,5 @@ class _Filed:
             slot for slot, outcome in zip(self._slots, reply.outcomes, strict=True)
             if slot.generation and outcome not in _USED_UP
         ]
-        fresh = [Slot(*pair) for pair in zip(reply.addresses, reply.generations, strict=True)]
+        fresh = list(map(Slot._make, zip(reply.addresses, reply.generations, strict=True)))
         self._magazine.add(self._kind, unused + fresh[::-1])
