@@ -118,6 +118,10 @@ class Prompt:
         leased = offset < len(searched.search.leased) and searched.search.leased[offset]
         return Answer.LEASED if leased else Answer.MISS
 
+    def in_order(self, keys: Collection[bytes]) -> list[bytes]:
+        """These blocks by group, and within it in the order of the prompt: as `load` gives their places."""
+        return sorted(keys, key=self._place.__getitem__)
+
     def load(self, keys: Collection[bytes]) -> list[list[tuple[int, Places]]]:
         """Of each rank, the groups of these blocks and where they lie; all were LEASED. They stay leased until
         `release`."""
@@ -222,6 +226,6 @@ class Prompt:
     def _by_group(self, keys: Collection[bytes]) -> list[tuple[int, list[int]]]:
         """Numbers of blocks, ascending, by group."""
         found: dict[int, list[int]] = {}
-        for group, index in sorted(self._place[key] for key in keys):
+        for group, index in map(self._place.__getitem__, self.in_order(keys)):
             found.setdefault(group, []).append(index)
         return list(found.items())

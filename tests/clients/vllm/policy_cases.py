@@ -1,20 +1,16 @@
-"""LRFUPolicy under vLLM's own CPU tier manager, case by case: `policy_cases.py`, in vLLM's environment.
-
-Prints a line of JSON for each case: its name, and what went wrong, which is nothing or a traceback.
-"""
+"""LRFUPolicy under vLLM's own CPU tier manager, case by case (case_runner.py), in vLLM's environment."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
-import traceback
 from collections import defaultdict, deque
 from typing import Any
 
 os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
 
+from case_runner import run
 from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, order_request_keys
@@ -124,6 +120,9 @@ class Tier:
 class Cases:
     """Each method is a case."""
 
+    def _end(self) -> None:
+        """Nothing is left of a case."""
+
     def victims_are_those_of_brute_force(self) -> None:
         """Over random requests, some of which run on, fail or find no room, LRFU evicts what a sum over all
         accesses says, one after the other."""
@@ -219,16 +218,5 @@ class Cases:
         assert issubclass(LRFUPolicy, CachePolicy)
 
 
-def main(*chosen: str) -> None:
-    cases = Cases()
-    for name in chosen or [name for name in vars(Cases) if not name.startswith("_")]:
-        wrong = ""
-        try:
-            getattr(cases, name)()
-        except Exception:
-            wrong = traceback.format_exc()
-        print(json.dumps({"case": name, "wrong": wrong}), flush=True)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(Cases(), tuple(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""vLLM's own scheduler and tierd's connector around a model of a few lines, in one process.
+"""vLLM's own scheduler and a connector around a model of a few lines, in one process.
 
 The KV of a token is a checksum of the token and of all KV before it, read from the engine's pages: one wrong byte
 of a page changes everything computed after it. `answer` and `blocks` say what is right, from the tokens alone.
@@ -6,16 +6,18 @@ of a page changes everything computed after it. `answer` and `blocks` say what i
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.distributed.kv_transfer import kv_transfer_state
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.forward_context import set_forward_context
 from vllm.utils.hashing import sha256
@@ -28,11 +30,11 @@ from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
 
 from tierd_client.integrations.keys import Run
-from tierd_client.integrations.vllm.connector import TierdConnector
 from tierd_client.integrations.vllm.versions import KVConnectorRole, key_of_block
 
 BLOCK, LAYERS, WORDS, VOCABULARY = 32, ("first", "second"), 8, 40_000
 WITHIN_S = 20.0
+PAUSE = threading.Event()
 init_none_hash(sha256)
 HASHES = get_request_block_hasher(BLOCK, sha256)
 
@@ -78,20 +80,15 @@ class ToyEngine:
     """One engine; `pages` of its KV cache, at most `step_tokens` in a step and `request_tokens` of each request."""
 
     def __init__(
-        self, model: str, address: str, *, load_async: bool = True, pages: int = 64, step_tokens: int = 512,
-        request_tokens: int = 512, expects_daemon: bool = True,
+        self, model: str, transfer: dict[str, Any], *, pages: int = 64, step_tokens: int = 512,
+        request_tokens: int = 512,
     ) -> None:
         self.config = EngineArgs(
             model=model, max_model_len=512, max_num_batched_tokens=step_tokens, max_num_seqs=8, block_size=BLOCK,
-            long_prefill_token_threshold=request_tokens,
-            dtype="float32", skip_tokenizer_init=True, enforce_eager=True, async_scheduling=False,
-            disable_hybrid_kv_cache_manager=True, enable_prefix_caching=True, kv_transfer_config={
-                "kv_connector": "TierdConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-                "kv_connector_module_path": "tierd_client.integrations.vllm.connector",
-                "kv_connector_extra_config": {
-                    "load_async": load_async, "tierd": {"address": address, "answer_ms": 10_000}}},
-            kv_events_config={"enable_kv_cache_events": True, "publisher": "null"},
-        ).create_engine_config()
+            long_prefill_token_threshold=request_tokens, dtype="float32", skip_tokenizer_init=True,
+            enforce_eager=True, async_scheduling=False, disable_hybrid_kv_cache_manager=True,
+            enable_prefix_caching=True, kv_transfer_config={"kv_role": "kv_both"} | transfer,
+            kv_events_config={"enable_kv_cache_events": True, "publisher": "null"}).create_engine_config()
         self.config.cache_config.num_gpu_blocks = pages
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=WORDS // 2, dtype=torch.float32)
         page, layers = spec.page_size_bytes, list(LAYERS)
@@ -102,7 +99,8 @@ class ToyEngine:
             self.config, caches, StructuredOutputManager(self.config), block_size=BLOCK, log_stats=True)
         self.kv = torch.randint(1 << 30, (len(layers), pages, 1, BLOCK, WORDS), dtype=torch.int32)
         self.connector: Any = self.scheduler.connector
-        self.worker: Any = TierdConnector(self.config, KVConnectorRole.WORKER, caches)
+        self.worker: Any = KVConnectorFactory.create_connector(self.config, KVConnectorRole.WORKER, caches)
+        self._adapt_worker()
         self.worker.register_kv_caches(
             {name: self.kv[number].view(torch.float32) for number, name in enumerate(layers)})
         kv_transfer_state._KV_CONNECTOR_AGENT = self.worker
@@ -110,8 +108,27 @@ class ToyEngine:
         self.requests: dict[str, Any] = {}
         self.computed: Counter[str] = Counter()
         self.outputs: list[Any] = []
-        if expects_daemon:
-            assert all(side._link.wait_up(WITHIN_S) for side in (self.connector._scheduler, self.worker._worker))
+
+    @property
+    def links(self) -> list[Any]:
+        """Ways to the daemon: of the scheduler first."""
+        raise NotImplementedError
+
+    @property
+    def layout(self) -> Any:
+        """Of the blocks that are stored now."""
+        raise NotImplementedError
+
+    def _adapt_worker(self) -> None:
+        """What the worker needs on a machine like this, before it has the pages."""
+
+    def wait_up(self) -> ToyEngine:
+        assert all(link.wait_up(WITHIN_S) for link in self.links)
+        return self
+
+    def leases(self) -> int:
+        """That anyone holds."""
+        return int(self.links[0].client().admin.occupancy().leases)
 
     def add(self, name: str, tokens: list[int], new: int = 4, **hints: Any) -> Any:
         """A request that is to be answered with `new` tokens."""
@@ -168,14 +185,13 @@ class ToyEngine:
         assert self.scheduler.reset_prefix_cache()
         self.kv.random_(1 << 30)
 
-    def stored(self, tokens: list[int], epoch: Any = None) -> list[bytes | None]:
+    def stored(self, tokens: list[int], layout: Any = None) -> list[bytes | None]:
         """What the daemon has of each full block of a prompt."""
         request = Request("keys", tokens, SamplingParams(), None, block_hasher=HASHES)
-        side = self.connector._scheduler
-        (layout,) = epoch or side._layouts
+        layout, size = layout or self.layout, len(LAYERS) * BLOCK * WORDS * 4
         ids = Run(tuple(key_of_block(one) for one in request.block_hashes)).identities(layout)
-        got = side._link.namespace(layout).get(ids)
-        return [None if one is None else np.asarray(one).tobytes() for one in got]
+        got = self.links[0].namespace(layout).get(ids)
+        return [None if one is None else np.asarray(one).tobytes()[:size] for one in got]
 
     def wrong(self, tokens: list[int], new: int = 1) -> list[int]:
         """Blocks of a prompt of which the daemon has other bytes than the right ones."""
@@ -209,3 +225,11 @@ def started(said: Any) -> Iterator[tuple[int, str]]:
     cached = said.scheduled_cached_reqs
     yield from zip(cached.num_computed_tokens, cached.req_ids, strict=True)
 
+
+
+def settled(what: Callable[[], Any]) -> bool:
+    """Whether it becomes true: leases are given back, and links come up, on threads."""
+    until = time.monotonic() + WITHIN_S
+    while not (true := what()) and time.monotonic() < until:
+        PAUSE.wait(0.01)
+    return bool(true)

@@ -32,6 +32,22 @@ def layouts_of(config: OffloadingConfig, options: Options) -> list[Layout]:
     ]
 
 
+def chunk_layout(config: OffloadingConfig, options: Options, chunk_bytes: int) -> Layout:
+    """The layout of the chunks of vLLM's own CPU tier, in which all ranks of an engine lie together."""
+    parallel, blocks = config.parallel, config.cache.blocks_per_chunk
+    groups = [
+        Group(f"{number}", group.tokens_per_block * blocks, (Part("chunk", "uint8", (1, chunk_bytes)),))
+        for number, group in enumerate(config.groups)
+    ]
+    together = (
+        f"tp={parallel.tp_size} pp={parallel.pp_size} pcp={parallel.pcp_size} dcp={parallel.dcp_size} "
+        f"replicated={config.replicated_layout} canonical={config.canonical_layout}")
+    return Layout.of_groups(
+        groups, model=_name(config.model.name), revision=options.revision or _digest(config.model.name),
+        engine=f"{engine_name()}-chunks", tenant_salt=options.tenant.encode(),
+        kv_layout=f"{config.kv_cache_layout} {config.model.dtype} {together}")
+
+
 def of_epoch(layout: Layout, epoch: str) -> Layout:
     """The layout of blocks that were stored since an engine dropped all before: `epoch` sets them apart."""
     return layout.replace(revision=f"{layout.revision}{epoch}") if epoch else layout

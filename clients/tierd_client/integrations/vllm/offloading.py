@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,16 +78,25 @@ class NewBlocks(LoadStoreSpec):
 
 @dataclass
 class _Request:
-    """One request in the scheduler. `storing`: jobs of it that are not over."""
+    """One request in the scheduler. `storing`: jobs of it that are not over; `stores`: its blocks are not those of
+    weights of before a reset."""
 
     prompt: Prompt
     hints: Hints
     epoch: str
     storing: int = 0
+    stores: bool = True
     finished: bool = False
 
 
-_RESULTS = {Answer.LEASED: LookupResult.HIT, Answer.PENDING: LookupResult.RETRY, Answer.MISS: LookupResult.MISS}
+RESULTS = {Answer.LEASED: LookupResult.HIT, Answer.PENDING: LookupResult.RETRY, Answer.MISS: LookupResult.MISS}
+
+
+def learn(prompt: Prompt, context: ReqContext, group_numbers: Mapping[int, int]) -> None:
+    """Takes the keys that a request has got since. `group_numbers`: ours by vLLM's."""
+    new = keys_of_request(context, len(prompt))
+    if new:
+        prompt.extend((group_numbers[group_of_key(key)], key) for key in new)
 
 
 class TierdOffloadingManager(OffloadingManager):
@@ -118,8 +127,9 @@ class TierdOffloadingManager(OffloadingManager):
         request = self._requests.get(req_context.req_id)
         if request is None:
             return LookupResult.MISS
-        self._learn(request.prompt, req_context)
-        return _RESULTS[request.prompt.answer(key)]
+        request.stores = True  # it begins, or begins anew
+        learn(request.prompt, req_context, self._group_numbers)
+        return RESULTS[request.prompt.answer(key)]
 
     def prepare_load(self, keys: Collection[bytes], req_context: ReqContext) -> LeasedBlocks:
         return LeasedBlocks(self._requests[req_context.req_id].prompt.load(keys))
@@ -132,9 +142,9 @@ class TierdOffloadingManager(OffloadingManager):
 
     def prepare_store(self, keys: Collection[bytes], req_context: ReqContext) -> PrepareStoreOutput:
         request = self._requests[req_context.req_id]
-        self._learn(request.prompt, req_context)
+        learn(request.prompt, req_context, self._group_numbers)
         self._step_blocks += len(keys)
-        runs = request.prompt.missing(keys, self._storing)
+        runs = request.prompt.missing(keys, self._storing) if request.stores else []
         chosen = [key for run in runs for key in run.keys]
         self._storing.update(chosen)
         request.storing += bool(chosen)
@@ -186,7 +196,7 @@ class TierdOffloadingManager(OffloadingManager):
 
     def reset_cache(self) -> None:
         """What was stored before is not found any more by this engine, whose weights may have changed. Nor by any
-        other one that did so: each goes on by itself."""
+        other one that did so: each goes on by itself. Requests that run store nothing until they begin anew."""
         for request in self._requests.values():
             if request.prompt.loading:
                 self._flushed.append((time.monotonic(), request.prompt))
@@ -197,7 +207,7 @@ class TierdOffloadingManager(OffloadingManager):
         self._storing.clear()
         for request in self._requests.values():
             request.prompt = self._prompt()
-            request.epoch, request.storing = self._epoch, 0
+            request.epoch, request.storing, request.stores = self._epoch, 0, False
 
     def shutdown(self) -> None:
         for request in self._requests.values():
@@ -207,12 +217,6 @@ class TierdOffloadingManager(OffloadingManager):
 
     def _prompt(self) -> Prompt:
         return Prompt(self._link, self._layouts, len(self._config.groups), self._rates, self._patience)
-
-    def _learn(self, prompt: Prompt, context: ReqContext) -> None:
-        """Takes the keys that the request has got since."""
-        new = keys_of_request(context, len(prompt))
-        if new:
-            prompt.extend((self._group_numbers[group_of_key(key)], key) for key in new)
 
     def _forget(self, req_id: str, request: _Request) -> None:
         """When a request has finished and nothing of it is on its way."""

@@ -42,16 +42,17 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, order_request_keys
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 from vllm.version import __version__
 
 __all__ = [
-    "CachePolicy", "CanonicalKVCaches", "GPULoadStoreSpec", "KVConnectorBase_V1", "KVConnectorMetadata",
-    "KVConnectorRole", "KVConnectorStats", "KVConnectorWorkerMetadata", "LoadStoreSpec", "LookupResult",
-    "Medium", "OffloadingConfig", "OffloadingConnectorStats", "OffloadingCounterMetadata", "OffloadingEvent",
-    "OffloadingManager", "OffloadingSpec", "OffloadingWorker", "PrepareStoreOutput", "ReqContext",
-    "RequestOffloadingContext", "ScheduleEndContext", "TransferResult", "canonical_caches", "engine_name",
-    "group_of_key", "key_of_block", "keys_of_request", "model_directory", "offloading_config",
-    "order_request_keys", "say_version", "stored_event",
+    "CachePolicy", "CanonicalKVCaches", "GPULoadStoreSpec", "JobResult", "KVConnectorBase_V1",
+    "KVConnectorMetadata", "KVConnectorRole", "KVConnectorStats", "KVConnectorWorkerMetadata", "LoadStoreSpec",
+    "LookupResult", "Medium", "OffloadingConfig", "OffloadingConnectorStats", "OffloadingCounterMetadata",
+    "OffloadingEvent", "OffloadingManager", "OffloadingSpec", "OffloadingWorker", "PrepareStoreOutput",
+    "ReqContext", "RequestOffloadingContext", "ScheduleEndContext", "SecondaryTierManager", "TransferJob",
+    "TransferResult", "canonical_caches", "engine_name", "group_of_key", "key_of_block", "keys_of_request",
+    "model_directory", "offloading_config", "order_request_keys", "say_version", "stored_event",
 ]
 
 SERVED = ("0.32",)
