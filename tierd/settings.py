@@ -19,9 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from tierd.places import ATTACH_NAME, SOCKET_NAME, default_state_dir
+from tierd_client.places import SOCKET_NAME, default_state_dir
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+ATTACH_NAME = "attach.sock"
 PAGE_BYTES = 4096
 SOCKET_PATH_BYTES_MAX = 107
 SEGMENTS_MAX = 64

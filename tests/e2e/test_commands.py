@@ -270,7 +270,8 @@ def test_config(served: Served) -> None:
     [
         ["blocks", "xyz"], ["blocks", "--tier", "tape"], ["blocks", "--by-rank"], ["blocks", "--prefix", "abc"],
         ["explain"], ["evict"], ["evict", "--all", "00" * 32], ["evict", "--all", "--to", "moon"], ["plan", "much"],
-        ["plan"], ["stats", "--nonsense"], ["drain", "--rate", "fast"], ["clear", "--epoch", "-1"],
+        ["plan"], ["stats", "--nonsense"], ["stats", "--prefill-tokens-per-s", "9"], ["drain", "--rate", "fast"],
+        ["clear", "--epoch", "-1"],
         ["verify", "00" * 32, "--tier", "host"], ["readmit", "--namespace", "-1", "--all"], ["nothing"],
         ["stats", "--address", "/run/tierd/tierd.sock"],
     ],

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tierd.config import SettingsError, load
-from tierd.places import default_address
 from tierd.settings import GIB, MIB, Settings, masked_url
+from tierd_client.integrations.options import Options
+from tierd_client.places import default_address
 
 
 def write(directory: Path, text: str) -> Path:
@@ -258,5 +259,6 @@ def test_default_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load({}, {}).addresses == (default_address(),) == ("unix:///tmp/tierd-1000/tierd.sock",)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
     assert load({}, {}).addresses == (default_address(),) == ("unix:///run/user/1000/tierd/tierd.sock",)
+    assert Options().address == default_address()
     monkeypatch.setenv("TIERD_ADDRESS", "host:7000")
     assert default_address() == "host:7000"

@@ -16,12 +16,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tierd.places import default_address
 from tierd_client import Client, InvalidArgument, Tls
 from tierd_client.admin import BlockFilter
 from tierd_client.arguments import address as check_address
 from tierd_client.format import IDENTITY_BYTES
 from tierd_client.outcomes import Tier
+from tierd_client.places import default_address
 
 QUIET_S = 2.0
 """How long a command may work before it shows that it does."""

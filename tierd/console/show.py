@@ -35,6 +35,8 @@ def stats(
     address: Address = None, as_json: AsJson = False,
 ) -> None:
     """Bytes and blocks per tier, at one instant: free + used + reserved + stocked + quarantined = capacity."""
+    if prefill_tokens_per_s is not None and not shadow:
+        raise typer.BadParameter("means nothing without --shadow", param_hint="--prefill-tokens-per-s")
     with connect(address) as client:
         if shadow:
             _print_shadow(client.admin.shadow_stats(), prefill_tokens_per_s, as_json)
@@ -278,5 +280,5 @@ def config(
     if as_json:
         print_json(found)
     else:
-        rows = [(name, ", ".join(value) if isinstance(value, list) else value) for name, value in found.items()]
-        print_table(["setting", "value"], rows, left=2)
+        shown = {name: ", ".join(map(str, value)) for name, value in found.items() if isinstance(value, list)}
+        print_table(["setting", "value"], (found | shown).items(), left=2)

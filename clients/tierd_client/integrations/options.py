@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tierd_client.arguments import address, text, whole
 from tierd_client.errors import InvalidArgument
+from tierd_client.places import default_address
 
-ADDRESS_VARIABLE = "TIERD_ADDRESS"
-DEFAULT_ADDRESS = "unix:///run/tierd/tierd.sock"
 TIMEOUT_MS_MAX = 600_000
 
 
@@ -19,11 +17,12 @@ TIMEOUT_MS_MAX = 600_000
 class Options:
     """How an engine uses its daemon. Times in milliseconds, 1 to 600,000.
 
-    `address`: of the daemon on this host; $TIERD_ADDRESS, else that of a daemon of root. `token`: where it wants
-    one. `revision`: of the model, where its directory does not tell. `tenant`: keeps this engine's blocks apart.
-    `answer_ms`: within it the daemon answers, or counts as away until it answers again. `promote_ms`: how long a
-    request may wait for blocks that come up from the spill tier; what is not there by then is computed. `shadow`:
-    nothing is stored or found, requests are only reported: `tierd stats --shadow` says what would have been saved.
+    `address`: of the daemon on this host; $TIERD_ADDRESS, else that of a daemon of this user. `token`: where it
+    wants one. `revision`: of the model, where its directory does not tell. `tenant`: keeps this engine's blocks
+    apart. `answer_ms`: within it the daemon answers, or counts as away until it answers again. `promote_ms`: how
+    long a request may wait for blocks that come up from the spill tier; what is not there by then is computed.
+    `shadow`: nothing is stored or found, requests are only reported, and `tierd stats --shadow` says what would
+    have been saved.
     """
 
     address: str = ""
@@ -35,8 +34,7 @@ class Options:
     shadow: bool = False
 
     def __post_init__(self) -> None:
-        chosen = self.address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-        object.__setattr__(self, "address", address(chosen, "address"))
+        object.__setattr__(self, "address", address(self.address or default_address(), "address"))
         for name in ("token", "revision", "tenant"):
             text(getattr(self, name), name)
         for name in ("answer_ms", "promote_ms"):

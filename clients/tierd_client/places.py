@@ -1,4 +1,4 @@
-"""Where things are when nobody says otherwise; daemon and command line must agree on it."""
+"""Where a daemon's socket is when nobody says otherwise; daemon, command line and engines must agree on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 ADDRESS_VARIABLE = "TIERD_ADDRESS"
 SOCKET_NAME = "tierd.sock"
-ATTACH_NAME = "attach.sock"
 
 
 def default_state_dir() -> Path:
