@@ -4,9 +4,9 @@ What LRU would hit needs no second cache. With room for so many identities it ho
 and so hits what was last accessed at a step since which no more than so many were. How many identities were last
 accessed at each step is counted here; the gap of an access says the rest.
 
-`lead` is what the policy hit beyond LRU of late. Where it is behind by more than TOLERANCE of the accesses, victims
-go by last access and all newcomers are stored, for TERM requests. Then the policy is tried again; each time that it
-fails LRU stays twice as long.
+`lead` is what the policy hit beyond LRU since it was last put to the test, of late mostly. Where it is behind
+by more than TOLERANCE of the accesses in it, victims go by last access and all newcomers are stored, for TERM
+requests. Then the policy is tried again; each time that it fails LRU stays twice as long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ HALF_LIFE = 2_000
 """Requests after which a hit counts half."""
 _FADE = 0.5 ** (1 / HALF_LIFE)
 TOLERANCE = 0.003
-TERM = 4_000
+LEAST_REQUESTS = 1_000
+"""A lead is judged as if so many had been served, if fewer were."""
+TERM = 1_000
 LONGEST_TERM = 1 << 20
 """Requests."""
 MOST_STEPS = 1 << 16
@@ -105,8 +107,9 @@ class Fallback:
         if self.active:
             self._left -= 1
             if not self._left:
-                self.active, self.lead = False, 0.0
-        elif self.lead < -TOLERANCE * self._accesses / self._requests / (1.0 - _FADE):
+                self.active = False
+                self.lead = self._accesses = self._requests = 0.0
+        elif self.lead < -TOLERANCE * self._accesses * max(1.0, LEAST_REQUESTS / self._requests):
             self.active, self._left = True, self._term
             self._term = min(2 * self._term, LONGEST_TERM)
 
