@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 os.environ |= {
@@ -16,12 +17,43 @@ os.environ |= {
 
 import torch
 from case_runner import run
-from toy_engine import BLOCK, ToyEngine, answer, blocks, settled, text
-from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
+from toy_engine import BLOCK, LAYERS, WITHIN_S, WORDS, ToyEngine, answer, blocks, settled, text
+from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCacheTensor, OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+
+from tierd_client.errors import InvalidArgument
+from tierd_client.integrations.vllm.geometry import chunk_layout, layouts_of
+from tierd_client.integrations.vllm.offloading import TierdOffloadingManager, TierdOffloadingWorker
+from tierd_client.integrations.vllm.versions import (
+    CanonicalKVCaches,
+    GPULoadStoreSpec,
+    LookupResult,
+    ReqContext,
+    key_of_block,
+)
 
 PROMPT = 3 * BLOCK + 9
 CHUNK_BYTES = 4096
+PAGE_BYTES = BLOCK * WORDS * 4
+KEYS = [key_of_block(bytes([number]) * 32) for number in range(2)]
+
+
+def context(manager: Any, name: str) -> ReqContext:
+    """A request of the blocks that KEYS name."""
+    made = ReqContext(name)
+    for number, key in enumerate(KEYS, 1):
+        made.set_offload_key_position(key, number * BLOCK)
+    manager.on_new_request(made)
+    return made
+
+
+def random_caches(seed: int) -> Any:
+    """A worker's pages of the model's layers, as vLLM hands them over."""
+    torch.manual_seed(seed)
+    pages = [torch.randint(-128, 127, (8, PAGE_BYTES), dtype=torch.int8) for _ in LAYERS]
+    return CanonicalKVCaches(
+        [CanonicalKVCacheTensor(one, PAGE_BYTES) for one in pages],
+        [[CanonicalKVCacheRef(number, PAGE_BYTES) for number in range(len(pages))]])
 
 
 class SpecEngine(ToyEngine):
@@ -155,6 +187,43 @@ class Cases:
         engine.generate("next", prompt)
         assert settled(lambda: engine.step() and engine.stored(prompt) == blocks(prompt, 1))
         assert engine.stored(running + answer(running, 90)) == [None] * 3
+
+    def ranks_have_namespaces_of_their_own(self) -> None:
+        """With tensor parallelism a block is found once all ranks have stored it, and each loads what it stored; an
+        engine of one rank finds none of it. Pipeline parallelism is refused."""
+        one = self._spec()
+        config, options = one.manager._config, one.links[0].options
+        ranks = [replace(config, parallel=replace(config.parallel, tp_size=2, world_size=2, rank=rank))
+                 for rank in range(2)]
+        assert layouts_of(ranks[0], options) == layouts_of(ranks[1], options)
+        fingerprints = [one.layout.fingerprint, *(each.fingerprint for each in layouts_of(ranks[0], options))]
+        assert len(set(fingerprints)) == 3
+        chunks = {chunk_layout(each, options, CHUNK_BYTES).fingerprint for each in (config, *ranks)}
+        assert len(chunks) == 2
+        manager = TierdOffloadingManager(ranks[0], options)
+        caches = [random_caches(rank) for rank in range(2)]
+        workers = [TierdOffloadingWorker(*each) for each in zip(ranks, [options] * 2, caches, strict=True)]
+        assert manager._link.wait_up(WITHIN_S) and all(worker._link.wait_up(WITHIN_S) for worker in workers)
+        stored = manager.prepare_store(KEYS, context(manager, "stores"))
+        for worker, found in zip(workers, (LookupResult.MISS, LookupResult.HIT), strict=True):
+            worker.submit_store(1, GPULoadStoreSpec([0, 1], [2], [0]), stored.store_spec)
+            worker.wait({1})
+            asks = context(manager, f"asks {found}")
+            assert settled(lambda asks=asks: manager.lookup(KEYS[0], asks) is not LookupResult.RETRY)
+            assert [manager.lookup(key, asks) for key in KEYS] == [found] * 2
+        places = manager.prepare_load(KEYS, asks)
+        for worker, each in zip(workers, caches, strict=True):
+            worker.submit_load(2, places, GPULoadStoreSpec([5, 6], [2], [0]))
+            worker.wait({2})
+            assert all(torch.equal(layer.tensor[5:7], layer.tensor[:2]) for layer in each.tensors)
+        try:
+            layouts_of(replace(config, parallel=replace(config.parallel, pp_size=2)), options)
+        except InvalidArgument as error:
+            assert "pipeline" in str(error)
+        else:
+            raise AssertionError("pipeline parallelism is served")
+        for side in (manager, *workers):
+            side.shutdown()
 
     def chunks_come_back_that_the_cpu_tier_has_lost(self) -> None:
         """What went down from vLLM's CPU tier comes up again into other chunks, and the answer is the same."""
