@@ -16,8 +16,8 @@ from race_run import Race, counts_of
 READS = 10_000_000
 READERS = 2
 HELD_OF_READ = 5
-READS_A_SECOND_MIN = 2_000
-"""Of a reader on a machine that does much else."""
+READS_A_SECOND_MIN = 200
+"""Of a reader on a machine that does much else, and stops it now and then."""
 
 
 def main() -> int:
