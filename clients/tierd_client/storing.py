@@ -1,5 +1,5 @@
 """Put by slots that the session holds ahead: blocks are written, and one Store says afterwards which and where. Of
-many bytes it says so before, so that the daemon does its part meanwhile, and a Commit follows.
+some MiB it says so before, so that the daemon does its part meanwhile, and a Commit follows.
 
 The reply to a Store names slots of which nobody else knows. It is filed whoever waits for it; where it cannot come
 any more the session is given up, with all its slots.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,8 +34,8 @@ ROUND_BYTES = 128 << 20
 CLAIM_BYTES = 4 << 20
 """From so many bytes on the daemon hears of a put first: they take longer to write than the Commit costs."""
 
-FIRST_BYTES = 8 << 20
-"""So much is written before the answer is read, which the lane waits for."""
+CLAIM_BYTES_MAX = 8 << 20
+"""Of more it hears afterwards: the lane would wait too long for its answer to be read, and there was no gain."""
 
 ABSENT, STALE, GRANTED = 5, 7, 10
 """Outcomes of a Store that no put has: what is absent is written next, what is stale was not published, what is
@@ -167,7 +166,7 @@ class StockedPut:
     async def _claim(self, named: Mapping[int, Slot], *, further: bool) -> Any:
         """Tells of blocks, writes and commits them; the reply to the first. None, and nothing is done, where that
         is not worth it, or cannot be."""
-        worth_it = len(named) * self._batch.block_bytes >= CLAIM_BYTES
+        worth_it = CLAIM_BYTES <= len(named) * self._batch.block_bytes <= CLAIM_BYTES_MAX
         if not worth_it or not self._session.info.commits_later:
             return None
         filed, request = self._request(named, Deadline(0.0), further=further)
@@ -181,16 +180,14 @@ class StockedPut:
         return reply
 
     async def _write_claimed(self, named: Mapping[int, Slot], begun: Begun, filed: _Filed) -> Any:
-        first = dict(islice(named.items(), max(1, FIRST_BYTES // self._batch.block_bytes)))
         generations: dict[int, int] = {}
         tier = tier_number(self._kind.tier)
         try:
             try:
-                await self._write(first)
+                await self._write(named)
             finally:
                 reply = await filed.answer(Work(begun.answer))
                 generations = {place: named[place].generation for place in self._settle(reply)}
-            await self._write({place: named[place] for place in generations if place not in first})
             checksums = [self._checksums[place] for place in generations]
             revoked = await granting.commit(self._session, self._batch, generations, checksums, tier)
         except BaseException:
