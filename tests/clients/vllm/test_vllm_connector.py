@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from vllm_answers import FULL, PROMPT, TOLERANCE, again, differ, same, spec, stored, wait_for, zero
-from vllm_process import StartEngine
+from vllm_process import Engine, StartEngine
 
 from tierd.testing.serve import ServeProcess, StartDaemon
-from tierd_client import Client, EvictOutcome
+from tierd_client import Client, EvictOutcome, Tier
 
 PAGES = 20
 """Of the engine's own cache: two prompts of nine do not both fit with what is decoded of them."""
@@ -25,6 +26,17 @@ def connector(server: ServeProcess, *, load_async: bool) -> dict[str, Any]:
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"load_async": load_async, "tierd": options},
     }
+
+
+def knows_its_daemon(engine: Engine, server: ServeProcess) -> bool:
+    """Waits until the engine has stored something, each time of another prompt."""
+    others = itertools.count(3000, 40)
+    with Client(server.address) as client:
+        def blocks() -> int:
+            return client.admin.occupancy().tiers[Tier.HOST].blocks
+
+        before = blocks()
+        return bool(wait_for(lambda: engine.generate(next(others), 40) and blocks() > before))
 
 
 @pytest.mark.timeout(600)
@@ -65,5 +77,7 @@ def test_the_connector_answers_the_same(daemon: StartDaemon, start_engine: Start
         assert any("blocks are computed again" in line for line in engine.log)
     engine.end()
     server.restart()
-    new = start_engine(connector(server, load_async=True), processes=True).generate(*PROMPT)
+    engine = start_engine(connector(server, load_async=True), processes=True)
+    assert knows_its_daemon(engine, server)
+    new = engine.generate(*PROMPT)
     assert new["cached"] == FULL and same(new, cold)
