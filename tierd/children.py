@@ -13,6 +13,7 @@ from typing import Any
 
 from tierd.core.errors import TierdError
 from tierd.interrupts import check_interrupt
+from tierd.leash import leashed
 from tierd_client import Client
 from tierd_client.errors import Unavailable
 
@@ -82,10 +83,9 @@ class DaemonChild:
 
 def start_leashed(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Starts a command that dies with this process, which alone Ctrl-C reaches: it stops the others in order."""
-    leash = [sys.executable, "-m", "tierd.leash", str(os.getpid())]
     with log.open("ab") as out:
         return subprocess.Popen(
-            [*leash, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            leashed(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             env=_without_settings(os.environ),
         )
 

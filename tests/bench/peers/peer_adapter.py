@@ -95,7 +95,7 @@ class Server:
     def __init__(self, command: Sequence[str | Path], log: Path, **environment: str) -> None:
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", LEASH, str(os.getpid()), *map(str, command)],
+                [sys.executable, "-S", LEASH, str(os.getpid()), str(int(signal.SIGTERM)), *map(str, command)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=os.environ | environment)
         self._log = log
 

@@ -70,9 +70,8 @@ def test_a_leashed_process_dies_with_its_parent() -> None:
     """What was started through the leash ends when the process that started it is killed."""
     sleeper = f"{sys.executable!r}, '-c', 'import signal; print(flush=True); signal.pause()'"
     script = (
-        "import os, subprocess, sys\n"
-        f"child = subprocess.Popen([{sys.executable!r}, '-m', 'tierd.leash', str(os.getpid()), {sleeper}],"
-        " stdout=subprocess.PIPE)\n"
+        "import subprocess\nfrom tierd.leash import leashed\n"
+        f"child = subprocess.Popen(leashed([{sleeper}]), stdout=subprocess.PIPE)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"
         "child.wait()\n"
