@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierd_client.arguments import number, whole
 from tierd_client.identity import batches
+from tierd_client.layout import BLOCK_BYTES_MAX
 from tierd_client.routine import awaiting, blocking
 from tierd_client.session import Session
 from tierd_client.v1 import blocks_pb2
@@ -15,7 +16,6 @@ from tierd_client.v1 import blocks_pb2
 if TYPE_CHECKING:
     from tierd_client.namespace import NamespaceRoutines
 
-BLOCK_BYTES_MAX = 2**32 - 1
 PREFILL_TOKENS_PER_S_MAX = 1e9
 
 
@@ -78,9 +78,9 @@ async def shadow(
 
     `ids`: of a chain, first those that were asked for, then those that came new. `asked`: how many were asked for,
     all by default. `served`: of these, from the first on, those that the engine had in a cache of its own.
-    `block_bytes`: what a block takes in all ranks and groups; 0 for what the layout says. `prefill_tokens_per_s`:
-    as the engine has measured, 0 where it has not. `continued`:
-    more of the last request that was not `ended`, of which it names blocks, or which it follows.
+    `block_bytes`: what a block takes in all ranks and groups; 0 for what the layout says.
+    `prefill_tokens_per_s`: as the engine has measured, 0 where it has not. `continued`: more of the last request
+    that was not `ended`, of which it names blocks, or which it follows.
     """
     identities = ns.identities(ids)
     asked = whole(len(identities) if asked is None else asked, "asked", 0, len(identities))
