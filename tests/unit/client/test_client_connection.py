@@ -221,17 +221,15 @@ def test_a_call_cut_off_by_the_end_of_the_daemon_is_made_once_more(
 
 
 def test_a_daemon_that_is_down_does_not_hold_calls_up(daemon: ScriptedDaemon, twin: str) -> None:
-    """Once an attempt to reconnect has failed, calls fail at once for a while; then one finds it again."""
+    """Once an attempt to reconnect has failed, calls fail without one for a while; then one finds it again."""
     with client_of(twin, daemon.target, connect_timeout_s=0.4, rpc_timeout_s=2.0) as client:
         ns = client.namespace(LAYOUT)
         daemon.stop()
         with pytest.raises(errors.ConnectFailed):
             ns.lookup(IDS)
-        start = time.monotonic()
         for _ in range(20):
-            with pytest.raises(errors.ConnectFailed):
+            with pytest.raises(errors.ConnectFailed, match="tried less than"):
                 ns.lookup(IDS)
-        assert _seconds(start) < 0.2
         daemon.start()
         assert _until_answered(ns, RETRY_PAUSE_S + 2) == 0
 
