@@ -20,7 +20,7 @@ from tierd.sim.rows import KV_BYTES_PER_TOKEN, PREFILL_TOKENS_PER_S, Costs, Row,
 from tierd.sim.study import Task, most_jobs, play_all
 from tierd.sim.tiers import ONE_TIER, SETTABLE, Tiers, parse_settings
 from tierd.sim.traces import Trace, read_trace, with_arrivals
-from tierd.sim.workloads import is_workload, make_trace
+from tierd.sim.workloads import WORKLOADS, is_workload, make_trace
 
 DEFAULT_POLICIES = ("lru", "lrfu", "belady")
 
@@ -28,7 +28,7 @@ DEFAULT_POLICIES = ("lru", "lrfu", "belady")
 def sim(
     source: Annotated[str, typer.Argument(
         metavar="TRACE", help="File of JSON lines (Mooncake, Bailian) or a packed npz; or a workload to make: "
-        "chained-zipf, scan-polluted, multi-turn, each with (parameter=value,...).",
+        f"{', '.join(WORKLOADS)}, each with (parameter=value,...).",
     )],
     policy: Annotated[
         list[str] | None,
