@@ -42,7 +42,8 @@ def pair_of(group: Group) -> tuple[ExternalValkey, ExternalValkey]:
 def test_a_lost_primary_costs_hits_and_nothing_else(daemon: StartDaemon, group: Group) -> None:
     """When a primary is killed under load health says so, each call ends in its time and with the right bytes;
     within five seconds of its replica's taking over the tier serves what was spilled before, and takes more."""
-    server = daemon(spill=group.url, host_bytes="4MiB", spill_bytes_max="256MiB", spill_grace_s=300)
+    server = daemon(
+        spill=group.url, host_bytes="4MiB", spill_bytes_max="1GiB", catalog_rows=1 << 16, spill_grace_s=300)
     with Client(server.address) as client:
         ns = client.namespace(LAYOUT)
         await_health(server, SERVING, NOTICED_WITHIN_S)

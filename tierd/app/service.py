@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -24,26 +24,22 @@ from tierd.app.mover import Mover
 from tierd.app.namespaces import Namespace, Namespaces
 from tierd.app.recorder import Shadowed
 from tierd.app.sessions import Orphan, Session, Sessions
+from tierd.app.settling import PAUSE_MAX_S, settle
 from tierd.app.shadow import Shadow
 from tierd.app.shares import NamespaceShare, by_namespace
 from tierd.app.spill_switch import SpillSwitch
 from tierd.app.spill_watch import SpillWatch
 from tierd.app.sweep import Sweep
-from tierd.app.writer import TOGETHER_S, Writer
+from tierd.app.writer import Writer
 from tierd.core import messages as m
 from tierd.core.errors import NotFound, Refused, TierdError, Unavailable
 from tierd.core.loans import PoolPlan
 from tierd_client.format import I64Array, U8Array, U64Array
 
-PAUSE_FIRST_S = 0.001
-PAUSE_MAX_S = 0.05
-TOGETHER_MAX_S = 0.032
-"""Pause before a command that made no progress is repeated again: doubles up to the maximum."""
 PATIENCE_S = 0.25
 """How long who takes nothing as moves end waits for all of them, where each block has its own."""
 
 N = TypeVar("N")
-W = TypeVar("W", m.ReserveReply, m.AcquireReply, m.Outcomes, m.WithdrawReply, m.BudgetSet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +194,13 @@ class Service:
         reply = ask(blocks, False)
         if not reply.waiting and (reply.outcomes == m.Reserved.PENDING.value).any():
             self.sessions.ask_stocks_back()
+
+        def again(left: I64Array) -> m.ReserveReply:
+            return ask(blocks.take(left), True)
+
         kept = False
         try:
-            await self._settle(reply, m.Reserved.PENDING, lambda left: ask(blocks.take(left), True), deadline)
+            await settle(self.writer, reply, m.Reserved.PENDING, again, deadline)
             kept = True
         finally:
             granted = np.flatnonzero(reply.outcomes == m.Reserved.GRANTED.value)
@@ -264,7 +264,7 @@ class Service:
 
         kept = False
         try:
-            await self._settle(reply, m.Acquired.PENDING, again, deadline)
+            await settle(self.writer, reply, m.Acquired.PENDING, again, deadline)
             kept = True
         finally:
             kept = kept and calls.took(call, m.Release(session, (reply.lease,)) if reply.lease else None)
@@ -327,7 +327,7 @@ class Service:
             now = self.writer.ask(rest, m.BudgetSet)
             return replace(now, outcomes=now.outcomes[left])
 
-        await self._settle(reply, m.Residency.LEAVING, again, deadline)
+        await settle(self.writer, reply, m.Residency.LEAVING, again, deadline)
         return reply
 
     async def evict(self, blocks: m.Ids, to: m.Tier | None, allow_drop: bool, deadline: float) -> m.Outcomes:
@@ -341,7 +341,7 @@ class Service:
             return rest
 
         reply = self.writer.ask(m.Evict(blocks, to, allow_drop), m.Outcomes)
-        await self._settle(reply, m.Evicted.PENDING, again, deadline, PATIENCE_S)
+        await settle(self.writer, reply, m.Evicted.PENDING, again, deadline, PATIENCE_S)
         return reply
 
     async def readmit(self, blocks: m.Ids, to: m.Tier, deadline: float) -> m.Outcomes:
@@ -355,7 +355,7 @@ class Service:
 
         await self._find((blocks,), deadline)
         reply = self.writer.ask(m.Readmit(blocks, to), m.Outcomes)
-        await self._settle(reply, m.Readmitted.PENDING, again, deadline, PATIENCE_S)
+        await settle(self.writer, reply, m.Readmitted.PENDING, again, deadline, PATIENCE_S)
         return reply
 
     # --- pages of engines -----------------------------------------------------------------------------
@@ -390,7 +390,7 @@ class Service:
         def again(left: I64Array) -> m.WithdrawReply:
             return self.writer.ask(m.Withdraw(session, pool, reply.pages[left], save), m.WithdrawReply)
 
-        await self._settle(reply, m.Withdrawn.PENDING, again, deadline)
+        await settle(self.writer, reply, m.Withdrawn.PENDING, again, deadline)
         if pages is None and not (reply.outcomes == m.Withdrawn.PENDING).any():
             self.pools.close(pool)
         return reply
@@ -529,7 +529,7 @@ class Service:
         def again(left: I64Array) -> m.Outcomes:
             return self.writer.ask(m.StoreBelow(np.ascontiguousarray(ids[left]), retry=True), m.Outcomes)
 
-        await self._settle(reply, m.Drained.PENDING, again, deadline)
+        await settle(self.writer, reply, m.Drained.PENDING, again, deadline)
         return reply
 
     def drop_damaged(self, tier: m.Tier, ids: U8Array, generations: U64Array) -> None:
@@ -561,35 +561,3 @@ class Service:
             return
         with suppress(TierdError):  # the session has ended meanwhile, and with it what it held
             self.writer.step(command)
-
-    async def _settle(
-        self, reply: W, pending: int, again: Callable[[I64Array], W], deadline: float, patience_s: float = 0.0
-    ) -> None:
-        """Repeats a command for the ids that are still `pending`, after what they wait for, into `reply`. Where as
-        many moves are waited for as ids are left, each has its own: then up to `patience_s` for all of them."""
-        loop = asyncio.get_running_loop()
-        waiting, pause_s, together_s = reply.waiting, PAUSE_FIRST_S, TOGETHER_S
-        left = np.flatnonzero(reply.outcomes == pending)
-        while len(left):
-            each = len(waiting) >= len(left)
-            await self.writer.wait(waiting, deadline, max(together_s, patience_s if each else 0.0))
-            if loop.time() >= deadline:
-                return
-            together_s = min(4 * together_s, TOGETHER_MAX_S)
-            rest = again(left)
-            _merge(reply, left, rest)
-            waiting, before = rest.waiting, len(left)
-            left = np.flatnonzero(reply.outcomes == pending)
-            if len(left) < before:
-                pause_s = PAUSE_FIRST_S
-            elif len(left):
-                await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
-
-
-def _merge(reply: W, where: I64Array, part: W) -> None:
-    """Puts the arrays of `part` into those of `reply` at the indices `where`."""
-    for field in fields(reply):
-        value = getattr(reply, field.name)
-        if isinstance(value, np.ndarray):
-            value[where] = getattr(part, field.name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tierd.app.line import Turn
 from tierd.app.service import Service
 from tierd.core import messages as m
 from tierd.core.errors import TierdError
@@ -92,20 +93,26 @@ class Stocks:
     async def _stock(self, ask: m.Stock, deadline: float, *, wait: bool) -> m.StockReply:
         """Slots; where some are needed and there is none yet, `wait` for the first."""
         service, loop = self._service, asyncio.get_running_loop()
+        call = _Asking(service, ask)
         recalled = float("inf")
-        while True:
-            reply = service.writer.ask(ask, m.StockReply)
-            if len(reply.addresses) or not ask.needed or not reply.may_come or not wait:
-                return reply
-            until = deadline
-            if not reply.waiting:  # for what others hold ahead
-                service.sessions.ask_stocks_back()
-                recalled = min(recalled, loop.time() + RECALLED_WITHIN_S)
-                until = min(deadline, recalled)
-            if loop.time() >= until:
-                return reply if until == deadline else replace(reply, may_come=False)
-            await service.writer.wait(reply.waiting, until)
-            service.sessions.require(ask.session)
+        try:
+            with service.writer.line.stand(call):
+                while call.wants_more and wait:
+                    until = deadline
+                    if not call.waiting:  # for what others hold ahead
+                        service.sessions.ask_stocks_back()
+                        recalled = min(recalled, loop.time() + RECALLED_WITHIN_S)
+                        until = min(deadline, recalled)
+                    if loop.time() >= until:
+                        return call.reply if until == deadline else replace(call.reply, may_come=False)
+                    await service.writer.wait(call.waiting, until)
+                    service.sessions.require(ask.session)
+                    service.writer.line.go(call)
+        except BaseException:
+            with suppress(TierdError):  # the session has ended, and with it what it held
+                self._unstock(ask.session, ask.tier, call.reply.generations)
+            raise
+        return call.reply
 
     def _prepare(self, key: tuple[int, m.Tier, int], ahead: m.Stock) -> None:
         """Takes slots that the next answer hands out."""
@@ -132,6 +139,26 @@ class Stocks:
         if len(generations):
             self._service.writer.step(m.Unstock(session, generations))
             self._service.sessions.settled(session, tier, generations)
+
+
+class _Asking(Turn):
+    """A call for slots."""
+
+    def __init__(self, service: Service, ask: m.Stock) -> None:
+        self._service, self._ask = service, ask
+        self.reply = service.writer.ask(ask, m.StockReply)
+        super().__init__(self.reply.waiting)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether slots are needed, and none is there but may come."""
+        return bool(not len(self.reply.addresses) and self._ask.needed and self.reply.may_come)
+
+    def try_again(self) -> bool:
+        if self.wants_more:
+            self.reply = self._service.writer.ask(self._ask, m.StockReply)
+            self.waiting = frozenset(self.reply.waiting)
+        return bool(len(self.reply.addresses))
 
 
 def _joined(first: m.StockReply, then: m.StockReply) -> m.StockReply:

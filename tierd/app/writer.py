@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 import structlog
 
+from tierd.app.line import Line
 from tierd.core import messages as m
 from tierd.core.engine import Engine
 from tierd.core.errors import TierdError
@@ -26,6 +27,9 @@ _WAKES_WAITERS = (
     m.Abort, m.Clear, m.Commit, m.DropDamaged, m.EndSession, m.Finish, m.SpillState, m.Store, m.Unstock,
 )
 """Commands after which an identity that was PENDING without a move may have another outcome."""
+
+_TAKES_ROOM = (m.Acquire, m.Prefetch, m.Readmit, m.Reserve, m.Stock)
+"""Commands before which calls that wait for room try again."""
 
 TOGETHER_S = 0.002
 """After one awaited move has ended, so long is waited for others: one repeated command for many of them."""
@@ -43,6 +47,7 @@ class Writer:
         self._note: Callable[[m.Command], None] | None = None
         self._flights: dict[int, asyncio.Future[None] | None] = {}
         self._change: asyncio.Future[None] | None = None
+        self.line = Line()
         self.calls_waiting = 0
         """Calls that wait for moves or for room."""
 
@@ -62,6 +67,8 @@ class Writer:
         """Runs one command. Raises what the engine raises; what is no TierdError was logged as a fault."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(f"{type(command).__name__} from another thread than the writer's")
+        if isinstance(command, _TAKES_ROOM):
+            self.line.go_first()
         try:
             done = self._engine.step(command, self._clock())
         except TierdError:
@@ -89,12 +96,13 @@ class Writer:
             self.step(m.Finish(tuple(results)))
         except Exception:  # whatever it is, the waiters below must be woken
             log.exception("finish_failed", moves=len(results))
+        self.line.ended([result.op for result in results])
         for result in results:
             ended = self._flights.pop(result.op, None)
             if ended is not None:
                 ended.set_result(None)
 
-    async def wait(self, ops: Sequence[int], deadline: float, together_s: float = TOGETHER_S) -> None:
+    async def wait(self, ops: Collection[int], deadline: float, together_s: float = TOGETHER_S) -> None:
         """Waits until one of the moves has ended, or, for no ops, until something changed that may help.
 
         `deadline` in the loop's time. When others end within `together_s` after the first, they are waited for
@@ -108,7 +116,7 @@ class Writer:
         finally:
             self.calls_waiting -= 1
 
-    async def _wait(self, ops: Sequence[int], deadline: float, together_s: float) -> None:
+    async def _wait(self, ops: Collection[int], deadline: float, together_s: float) -> None:
         loop = asyncio.get_running_loop()
         if not ops:
             await asyncio.wait([self._next_change()], timeout=deadline - loop.time())
@@ -141,6 +149,7 @@ class Writer:
         return self._change
 
     def _wake(self) -> None:
+        self.line.ended(())
         if self._change is not None:
             self._change.set_result(None)
             self._change = None

@@ -11,6 +11,7 @@ import pytest
 import structlog
 from app_moves import DEADLINE_S, SIZE, identity
 
+from tierd.app.line import Turn
 from tierd.app.writer import Writer
 from tierd.core import messages as m
 from tierd.core.engine import Engine, EngineSettings, Tables, TierSpec
@@ -235,3 +236,70 @@ def test_two_waiters_of_one_move() -> None:
             await asyncio.gather(*waiters[1:])
 
     asyncio.run(body())
+
+
+class Reserving(Turn):
+    """A call that wants one slot and waits for it."""
+
+    def __init__(self, writer: Writer, block: int) -> None:
+        self._writer, self._block = writer, block
+        self.tries = 0
+        super().__init__(self.ask(retry=False).waiting)
+
+    @property
+    def granted(self) -> bool:
+        return bool(self.reply.outcomes[0] == m.Reserved.GRANTED)
+
+    def ask(self, *, retry: bool) -> m.ReserveReply:
+        self.reply = self._writer.ask(m.Reserve(1, ids(self._block), SIZE, retry=retry), m.ReserveReply)
+        return self.reply
+
+    def try_again(self) -> bool:
+        self.tries += 1
+        self.waiting = frozenset(self.ask(retry=True).waiting)
+        return self.granted
+
+
+def test_room_is_for_who_waits() -> None:
+    """A slot that a move's end made free goes to the call that waits for it, not to one that comes then."""
+    writer, held = full_writer()
+    waiting = Reserving(writer, 5)
+    with writer.line.stand(waiting):
+        held.finish(1)
+        late = Reserving(writer, 6)
+        assert waiting.granted and not late.granted
+        assert writer.line.go(waiting) is True and waiting.tries == 1
+
+
+def test_room_is_for_the_first() -> None:
+    """Of two calls that wait the later one, trying again, gets nothing before the first has its slot."""
+    writer, held = full_writer()
+    first, second = Reserving(writer, 5), Reserving(writer, 6)
+    with writer.line.stand(first), writer.line.stand(second):
+        held.finish(1)
+        assert writer.line.go(second) is False
+        assert first.granted and not second.granted
+
+
+def test_who_gets_nothing_is_not_asked_for_everybody() -> None:
+    """A call tries again before others only when a move has ended that it waits for, and after a rest."""
+    writer, held = full_writer()
+    waiting = Reserving(writer, 5)
+    with writer.line.stand(waiting):
+        Reserving(writer, 6)
+        assert waiting.tries == 0
+        waiting.rests_until_s = float("inf")
+        held.finish(1)
+        assert Reserving(writer, 7).granted and waiting.tries == 0
+
+
+def test_the_failure_of_who_waits_is_its_own() -> None:
+    """What a call raises when it is let go first is raised to it, and the one that let it go is served."""
+    writer, held = full_writer()
+    waiting = Reserving(writer, 5)
+    with writer.line.stand(waiting):
+        waiting.ask = lambda retry: writer.step(m.Release(7, (1,)))  # type: ignore[method-assign,assignment,misc]
+        held.finish(1)
+        assert Reserving(writer, 6).granted
+        with pytest.raises(NotFound):
+            writer.line.go(waiting)
