@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = "v1"
 """Stubs of gRPC; nobody wrote them."""
 
+BUILT = "build"
+"""What `pip install ./clients` leaves: copies."""
+
 
 @dataclass(frozen=True)
 class Import:
@@ -34,9 +37,10 @@ class Import:
 
 @cache
 def sources(*folders: str) -> tuple[Path, ...]:
-    """Python files of folders of the repository, without generated ones."""
+    """Python files of folders of the repository, without generated and built ones."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return tuple(sorted(path for path in found if GENERATED not in path.parts))
+    skipped = {GENERATED, BUILT}
+    return tuple(sorted(path for path in found if skipped.isdisjoint(path.relative_to(ROOT).parts)))
 
 
 @cache
