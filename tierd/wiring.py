@@ -107,7 +107,7 @@ def serve(settings: Settings) -> None:
         ground = lay_ground(settings, held)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_live(ground))
-    log.info("stopped", shared_memory="kept for a warm restart", shm_dir=str(settings.shm_dir))
+    log.info("stopped", shared_memory="kept for a warm restart", files=ground.memory.directory.pattern)
 
 
 def lay_ground(settings: Settings, held: ExitStack) -> Ground:
@@ -487,7 +487,7 @@ def _http_stages(settings: Settings, service: Service) -> list[Stage]:
 
 def _say_what_was_found(memory: SharedMemory) -> None:
     if memory.start is Start.WARM:
-        log.info("warm_restart", note=memory.reason)
+        log.info("warm_restart", **({"note": memory.reason} if memory.reason else {}))
     elif memory.start is Start.EMPTY:
         log.warning("started_empty", reason=memory.reason, lost="the blocks of the earlier daemon")
     else:

@@ -26,19 +26,19 @@ TOKENS = [(7 * place) % 32_000 for place in range(16 * 12 + 5)]
 
 
 def example(address: str) -> str:
-    """The code of the README, with the daemon's address and a model that a test can afford."""
+    """The code of the README, with the daemon's address."""
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    changed = code.replace("unix:///run/tierd/tierd.sock", address)
-    changed = changed.replace("layers=32, kv_heads=8, head_dim=128", SMALL)
-    assert changed.count(address) == 1 and changed.count(SMALL) == 1
-    return str(changed)
+    assert code.count("unix:///run/tierd/tierd.sock") == 1
+    return str(code.replace("unix:///run/tierd/tierd.sock", address))
 
 
-def run_example(server: ServeProcess, tokens: list[int], tensors: Any) -> dict[str, Any]:
-    """What its variables are at the end."""
-    blocks = len(tokens) // 16
-    names = {"token_ids": tokens, "tensors": tensors, "mass": np.full(blocks, 1 / blocks, np.float32)}
-    exec(compile(example(server.address), "README.md", "exec"), names)
+def run_example(server: ServeProcess, tokens: list[int], kv: Any) -> dict[str, Any]:
+    """What its variables are at the end, with another prompt and a model that a test can afford."""
+    code, given = re.subn(r"^(token_ids|kv) = .*\n", "", example(server.address), flags=re.MULTILINE)
+    code, model = re.subn("layers=32, kv_heads=8, head_dim=128", SMALL, code)
+    assert (given, model) == (2, 1)
+    names = {"token_ids": tokens, "kv": kv}
+    exec(compile(code, "README.md", "exec"), names)
     return names
 
 
@@ -48,23 +48,33 @@ def server(daemon: StartDaemon) -> ServeProcess:
     return daemon(host_bytes="16MiB")
 
 
-def test_the_example_runs_as_it_stands(daemon: StartDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs_as_it_stands(daemon: StartDaemon) -> None:
+    """Pasted into a file it stores all its blocks, and says so."""
+    pytest.importorskip("torch")
+    server = daemon(host_bytes="256MiB", spill="embedded")
+    command = [sys.executable, "-c", example(server.address)]
+    done = subprocess.run(command, capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0 blocks were there, STORED\n[BlockRecord(identity=")
+
+
+def test_the_example_reuses_blocks(daemon: StartDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     """Cold it stores all blocks, warm it needs none, and with a longer prompt only the new ones; what it gets are
     the bytes that it put, and what it prints are the records of blocks that are in all tiers."""
     torch = pytest.importorskip("torch")
     server = daemon(hbm_bytes="8MiB", host_bytes="16MiB", spill="embedded", spill_bytes_max="64MiB")
     server.event("spill_up")
-    tensors = torch.randn(12, *SHAPE).to(torch.bfloat16)
-    cold = run_example(server, TOKENS[: 16 * 9], tensors[:9])
+    kv = torch.randn(12, *SHAPE).to(torch.bfloat16)
+    cold = run_example(server, TOKENS[: 16 * 9], kv[:9])
     assert cold["n"] == 0 and cold["outcomes"] == [PutOutcome.STORED] * 9
-    warm = run_example(server, TOKENS[: 16 * 9], [])
+    warm = run_example(server, TOKENS[: 16 * 9], kv[:9])
     assert warm["n"] == 9 and warm["outcomes"] == []
-    longer = run_example(server, TOKENS, tensors[9:])
+    longer = run_example(server, TOKENS, kv)
     assert longer["n"] == 9 and longer["outcomes"] == [PutOutcome.STORED] * 3
-    expected = tensors.view(torch.uint8).numpy().reshape(12, -1)
+    expected = kv.view(torch.uint8).numpy().reshape(12, -1)
     assert [block.tobytes() for block in longer["blocks"]] == [one.tobytes() for one in expected]
     printed = capsys.readouterr().out
-    for word in ("Occupancy(", "touches=", "last_step=", "ema=", "crf=", "rank="):
+    for word in ("touches=", "last_step=", "ema=", "crf=", "rank="):
         assert word in printed
     with Client(server.address) as client:
         records = client.admin.describe(chain_ids(client.namespace(LAYOUT), TOKENS))

@@ -86,9 +86,10 @@ def test_starts_serves_and_stops(daemon: StartDaemon) -> None:
         put_all(client)
         assert check_all(client) == BLOCKS
         assert one.terminate() == 0
-    assert one.event("stopped")["shared_memory"]
+    kept = Path(one.event("stopped")["files"])
     assert not list(one.state_dir.glob("*.sock"))
     assert one.shm_files() == ["catalog", "ghosts", "learnt", "seg-1", "sessions"]
+    assert sorted(kept.parent.glob(kept.name)) == sorted(one.shm_dir.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

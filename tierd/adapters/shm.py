@@ -84,6 +84,11 @@ class SharedDirectory:
     def path_of(self, name: str) -> Path:
         return self.path / (self.prefix + name)
 
+    @property
+    def pattern(self) -> str:
+        """What names all files of this instance in a shell."""
+        return f"{self.path_of('')}*"
+
     def names(self) -> list[str]:
         """Names of this instance's files that exist."""
         return sorted(found.name[len(self.prefix) :] for found in self.path.glob(self.prefix + "*"))
