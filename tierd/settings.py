@@ -515,11 +515,11 @@ class Settings(BaseModel):
         return size
 
     def public(self) -> dict[str, Any]:
-        """For listings and logs: everything, with credentials masked."""
-        shown = self.model_dump(mode="json")
-        shown["spill"] = masked_url(self.spill.get_secret_value())
-        shown["listen"] = list(self.addresses)
-        return shown
+        """For listings and logs: everything as it is in force, with credentials masked."""
+        return self.model_dump(mode="json") | {
+            "spill": masked_url(self.spill.get_secret_value()), "listen": list(self.addresses),
+            "segment_bytes": self._segment_bytes(), "catalog_rows": self.rows, "ghost_rows": self.ghosts,
+        }
 
 
 def masked_url(url: str) -> str:

@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import secrets
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -141,6 +142,7 @@ async def _live(ground: Ground) -> None:
 def compose(ground: Ground) -> Daemon:
     """The daemon's parts on a ground. To be called on the event loop's thread, while it runs."""
     settings, memory = ground.settings, ground.memory
+    listener = _http_listener(settings)
     survivors = Survivors(memory.tables["sessions"], fresh=memory.start is not Start.WARM)
     tables, pages = Tables(**memory.tables), HazardPages(memory.directory, survivors.numbers)
     looked_at = Hazards(pages.pages(), full_barrier)
@@ -169,8 +171,8 @@ def compose(ground: Ground) -> Daemon:
     trace = _trace_recorder(settings, writer)
     shadow = _shadow(settings, engine.state.policy.spec, trace)
     service = Service(
-        writer, mover, namespaces, _about(ground), shadow=shadow, orphans=engine.orphans, spill_watch=spill_watch,
-        finder=finder, pools=Pools(ground.lent, settings.max_lent_pools),
+        writer, mover, namespaces, _about(ground, listener), shadow=shadow, orphans=engine.orphans,
+        spill_watch=spill_watch, finder=finder, pools=Pools(ground.lent, settings.max_lent_pools),
         spill_switch=SpillSwitch(ground.spill, writer, mover, spill_watch, finder, make_store),
     )
     stages = [
@@ -184,7 +186,8 @@ def compose(ground: Ground) -> Daemon:
     server = _rpc_server(ground, service)
     stages.append(_attach_stage(ground, service, survivors, server.lane, pages))
     stages += _rpc_stages(server, service, health_changed)
-    stages += _http_stages(settings, service)
+    if listener is not None:
+        stages += _http_stages(listener, service)
     return Daemon(stages, on_ready=lambda: _ready(ground), stop_timeout_s=settings.stop_timeout_s)
 
 
@@ -332,8 +335,9 @@ def _engine_settings(ground: Ground) -> EngineSettings:
     )
 
 
-def _about(ground: Ground) -> About:
+def _about(ground: Ground, listener: socket.socket | None) -> About:
     settings = ground.settings
+    http_address = address_of(listener).removeprefix("http://") if listener else "off"
     return About(
         boot_id=ground.boot, instance_id=ground.state.instance,
         attach_path=str(settings.attach_path), heartbeat_ms=HEARTBEAT_MS, max_ids=settings.max_ids,
@@ -342,7 +346,7 @@ def _about(ground: Ground) -> About:
             Tier.HBM: settings.hbm_bytes, Tier.HOST: settings.host_bytes,
             Tier.SPILL: settings.spill_bytes_max,
         },
-        config_json=json.dumps(settings.public()),
+        config_json=json.dumps(settings.public() | {"http_address": http_address}),
     )
 
 
@@ -469,11 +473,14 @@ def _shadow(settings: Settings, policy: str, trace: Recorder | None) -> Shadow:
     return Shadow(limits, policy, trace)
 
 
-def _http_stages(settings: Settings, service: Service) -> list[Stage]:
+def _http_listener(settings: Settings) -> socket.socket | None:
     if settings.http_address == "off":
-        return []
+        return None
+    return bind(settings.http_address or HTTP_DEFAULT, else_any_port=not settings.http_address)
+
+
+def _http_stages(listener: socket.socket, service: Service) -> list[Stage]:
     readiness = Readiness(service)
-    listener = bind(settings.http_address or HTTP_DEFAULT, else_any_port=not settings.http_address)
     server = HttpServer(application(service, readiness), listener)
 
     async def start() -> None:

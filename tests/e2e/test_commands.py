@@ -103,6 +103,25 @@ def test_stats(served: Served) -> None:
     assert "16 identities" in table and "policy lrfu(" in table
 
 
+def test_notes_stand_below_the_table(daemon: StartDaemon) -> None:
+    """What `stats` says of a spill server does not widen its table."""
+    one = daemon(spill="unix:///nowhere.sock")
+    lines = Shell(one.address).run("stats").splitlines()
+    assert re.match(r"spill +down +1.00 GiB", lines[3]) and lines[4].startswith("spill: ")
+
+
+def test_beginnings_of_identities(served: Served) -> None:
+    """The digits that `blocks` lists name a block in every command; what begins no block, or many, is refused."""
+    _, shell, names = served
+    listed = shell.run("blocks", "--limit", "1").splitlines()[1].split()[0]
+    assert shell.json("blocks", listed)[0]["identity"] == next(name for name in names if name.startswith(listed))
+    assert names[3] in shell.run("explain", names[3][:16])
+    assert shell.json("evict", names[15][:8], "--drop") == {"dropped": 1}
+    assert shell.json("verify", names[2][:16])["verified_blocks"] == 1
+    assert f"no block begins with {names[15][:8]}" in shell.error("pin", names[15][:8], status=2)
+    assert "8 to 64" in shell.error("explain", names[0][:7], status=2)
+
+
 def test_blocks(served: Served) -> None:
     """`blocks` lists by filter and in pages, and shows records by identity."""
     _, shell, names = served
@@ -261,7 +280,9 @@ def test_config(served: Served) -> None:
     _, shell, _ = served
     assert shell.json("config")["host_bytes"] == 64 << 20
     assert shell.json("config", "--set-policy", "lru")["policy"].startswith("lru")
-    assert re.search(r"policy +lru", shell.run("config"))
+    table = shell.run("config")
+    assert re.search(r"policy +lru", table) and re.search(r"insecure +false", table)
+    assert re.search(r"http_address +127.0.0.1:[1-9]", table) and re.search(r"ghost_rows +16384", table)
     assert "fifo" in shell.error("config", "--set-policy", "fifo", status=1)
 
 

@@ -22,6 +22,7 @@ from tierd.console.link import (
     parse_ids,
     parse_tier,
     progress,
+    whole_ids,
 )
 from tierd_client import Client
 from tierd_client.admin import BlockFilter, BlockRecord
@@ -121,7 +122,7 @@ class _Choice:
 
     def records(self, client: Client) -> list[BlockRecord | None]:
         if self.ids:
-            return client.admin.describe(self.ids)
+            return client.admin.describe(whole_ids(client, self.ids))
         return list(client.admin.list_blocks(**self.where))
 
 
@@ -186,7 +187,8 @@ def clear(
 ) -> None:
     """Remove blocks by filter, without a filter all of them. Blocks in use stay, and are listed."""
     if not (dry_run or yes):
-        typer.confirm("Remove every block that the filter takes?", abort=True, err=True)
+        which = "every block that the filter takes" if where else "all blocks, those in the spill tier too"
+        typer.confirm(f"Remove {which}?", abort=True, err=True)
     with connect(address) as client, progress("clearing"):
         found = client.admin.clear(dry_run=dry_run, ghosts=ghosts, **where)
     if as_json:
@@ -257,6 +259,7 @@ def _verify(
     client: Client, bar: Progress, wanted: list[bytes], where: BlockFilter, repair: bool, deadline: Deadline
 ) -> dict[str, Any]:
     """Verifies in small calls, so that progress can be shown and no call runs into its deadline."""
+    wanted = whole_ids(client, wanted)
     if not wanted:
         wanted = [one.identity for one in client.admin.list_blocks(**where)]
     bar.update(TASK, total=len(wanted))

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -23,6 +24,8 @@ from tierd_client.format import IDENTITY_BYTES
 from tierd_client.outcomes import Tier
 from tierd_client.places import default_address
 
+SHORTEST_ID_BYTES = 4
+"""Of the beginning of an identity that stands for it."""
 QUIET_S = 2.0
 """How long a command may work before it shows that it does."""
 
@@ -33,7 +36,7 @@ Address = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(help="Identities: 64 hexadecimal digits each, as `tierd blocks --json` has them."),
+    typer.Argument(help="Identities, or their first digits, as `tierd blocks` lists them."),
 ]
 TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="How long to wait for all of it, seconds.")]
 
@@ -111,14 +114,27 @@ def _parse_filter(given: dict[str, Any]) -> BlockFilter:
 
 
 def parse_ids(texts: Iterable[str] | None) -> list[bytes]:
-    """Identities as written on the command line."""
+    """Identities as written on the command line, or the first bytes of them."""
     found = []
     for text in texts or ():
-        if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * IDENTITY_BYTES}}}", text):
-            problem = f"{text!r} is not {2 * IDENTITY_BYTES} hexadecimal digits, as `tierd blocks --json` has them"
-            raise typer.BadParameter(problem, param_hint="IDS")
+        if not re.fullmatch(rf"([0-9a-fA-F]{{2}}){{{SHORTEST_ID_BYTES},{IDENTITY_BYTES}}}", text):
+            digits = f"an even number of {2 * SHORTEST_ID_BYTES} to {2 * IDENTITY_BYTES} hexadecimal digits"
+            raise typer.BadParameter(f"{text!r} is not {digits}, as `tierd blocks` has them", param_hint="IDS")
         found.append(bytes.fromhex(text))
     return found
+
+
+def whole_ids(client: Client, ids: Iterable[bytes]) -> list[bytes]:
+    """The identities that begin so; of those that are not whole there must be one each that the daemon knows."""
+    return [one if len(one) == IDENTITY_BYTES else _only_one(client, one) for one in ids]
+
+
+def _only_one(client: Client, beginning: bytes) -> bytes:
+    found = list(islice(client.admin.list_blocks(prefix=beginning, page_size=2), 2))
+    if len(found) != 1:
+        problem = "more than one block begins" if found else "no block begins"
+        raise typer.BadParameter(f"{problem} with {beginning.hex()}", param_hint="IDS")
+    return found[0].identity
 
 
 def parse_tier(text: str, option: str) -> Tier:

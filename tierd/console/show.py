@@ -18,6 +18,7 @@ from tierd.console.link import (
     parse_ids,
     parse_tier,
     progress,
+    whole_ids,
 )
 from tierd.console.shadow import print_shadow, with_seconds
 from tierd_client.admin import BlockFilter, BlockRecord, Explanation, NamespaceRecord, Occupancy
@@ -69,12 +70,15 @@ def _print_shadow(found: ShadowStats, prefill_tokens_per_s: float | None, as_jso
 def _print_bytes(found: Occupancy) -> None:
     columns = ["tier", "state", "capacity", "free", "used", "reserved", "stocked", "quarantined"]
     print_table(columns, [
-        (tier.name.lower(), one.state, *map(size, (
+        (tier.name.lower(), one.state.split(":")[0], *map(size, (
             one.capacity_bytes, one.free_bytes, one.used_bytes, one.reserved_bytes - one.stocked_bytes,
             one.stocked_bytes, one.quarantined_bytes,
         )))
         for tier, one in sorted(found.tiers.items())
     ], left=2)
+    for tier, one in sorted(found.tiers.items()):
+        if note := one.state.partition(": ")[2]:
+            typer.echo(f"{tier.name.lower()}: {note}")
 
 
 def _print_counts(found: Occupancy) -> None:
@@ -165,7 +169,7 @@ def blocks(
         raise typer.BadParameter("needs --tier: each tier has its own order", param_hint="--by-rank")
     with connect(address) as client, progress("listing blocks"):
         if wanted:
-            found = client.admin.describe(wanted)
+            found = client.admin.describe(whole_ids(client, wanted))
         else:
             each = client.admin.list_blocks(
                 by_rank=by_rank, page_size=min(skip + limit + 1, PAGE_SIZE_MAX), **where,
@@ -221,7 +225,7 @@ def explain(
     if not wanted:
         raise typer.BadParameter("at least one identity", param_hint="IDS")
     with connect(address) as client:
-        found = client.admin.explain(wanted, where)
+        found = client.admin.explain(whole_ids(client, wanted), where)
     if as_json:
         print_json(found)
         return
@@ -280,5 +284,11 @@ def config(
     if as_json:
         print_json(found)
     else:
-        shown = {name: ", ".join(map(str, value)) for name, value in found.items() if isinstance(value, list)}
-        print_table(["setting", "value"], (found | shown).items(), left=2)
+        print_table(["setting", "value"], [(name, _setting(value)) for name, value in found.items()], left=2)
+
+
+def _setting(value: object) -> str:
+    """As a setting is written; what is not set as a dash."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "-" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)
