@@ -13,7 +13,6 @@ import os
 import resource
 import secrets
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from tierd.adapters.memory import MemoryPlan, SharedMemory, Start, open_memory
 from tierd.adapters.processes import ProcessWatch
 from tierd.adapters.secret_files import check_certificate, read_secret, read_tokens
 from tierd.adapters.shm import Populator, SharedDirectory
+from tierd.adapters.steady_clock import SteadyClock
 from tierd.adapters.survivors import Survivors
 from tierd.adapters.trace_log import TraceLog
 from tierd.app.daemon import Daemon, Stage
@@ -147,7 +147,7 @@ def compose(ground: Ground) -> Daemon:
     tables, pages = Tables(**memory.tables), HazardPages(memory.directory, survivors.numbers)
     looked_at = Hazards(pages.pages(), full_barrier)
     engine = Engine(_engine_settings(ground), tables, survivors.numbers, looked_at)
-    writer = Writer(engine, time.time)
+    writer = Writer(engine, SteadyClock())
     namespaces = Namespaces(ground.state.path / "namespaces.json")
     namespaces.forget_retired(in_use=engine.namespaces())
     mover = Mover(

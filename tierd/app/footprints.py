@@ -54,7 +54,7 @@ class FootprintSurvey:
         """Asks about the commonest sizes of which nothing new is known."""
         if not self._mover.carrier.gate.is_open or time.monotonic() < self._refused_until:
             return
-        ask = m.SampleStored(SIZES_PER_ROUND, BLOCKS_PER_SIZE, time.time() - LEARNT_FOR_S)
+        ask = m.SampleStored(SIZES_PER_ROUND, BLOCKS_PER_SIZE, self._writer.now_s() - LEARNT_FOR_S)
         try:
             answers = await self._ask(self._writer.ask(ask, m.Sample).blocks)
             if answers:

@@ -63,6 +63,10 @@ class Writer:
     def moves_in_flight(self) -> int:
         return len(self._flights)
 
+    def now_s(self) -> float:
+        """The time that commands are told, seconds since 1970."""
+        return self._clock()
+
     def step(self, command: m.Command) -> m.Reply:
         """Runs one command. Raises what the engine raises; what is no TierdError was logged as a fault."""
         if threading.get_ident() != self._thread:
