@@ -45,7 +45,7 @@ def parse_size(value: object) -> object:
         return value
     match = _SIZE.fullmatch(value)
     if match is None or match[2].lower() not in _UNITS:
-        raise ValueError("not a size; write bytes or a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB")
+        raise ValueError(f"{value!r} is no size; write bytes or a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB")
     unit = _UNITS[match[2].lower()]
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
@@ -103,7 +103,8 @@ class Settings(BaseModel):
     )
     shm_dir: Directory = Field(
         Path("/dev/shm"),
-        description="Directory of the shared-memory files. Should be a tmpfs: elsewhere each write goes to disk.",
+        description="Directory of the shared-memory files. Default: /dev/shm. Should be a tmpfs: elsewhere each "
+        "write goes to disk.",
     )
     listen: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
         (),
@@ -112,7 +113,8 @@ class Settings(BaseModel):
     )
     insecure: bool = Field(
         False,
-        description="Allow TCP addresses beyond loopback without TLS and tokens: who connects may read all blocks.",
+        description="Allow TCP addresses beyond loopback without TLS and tokens: who connects may read all blocks. "
+        "Default: refused.",
     )
     data_token_file: Path | None = Field(
         None,
@@ -212,7 +214,8 @@ class Settings(BaseModel):
     )
     spill_prefix: str = Field(
         "tierd", pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
-        description="First part of every key in the spill store; daemons that share blocks share it.",
+        description="First part of every key in the spill store; daemons that share blocks share it. Default: "
+        "tierd.",
     )
     spill_scope: SpillScope = Field(
         SpillScope.SHARED,
@@ -356,7 +359,8 @@ class Settings(BaseModel):
     # Running it.
     stop_timeout_s: float = Field(
         10.0, ge=0, le=15.0,
-        description="How long a stop waits for calls under way, seconds; at most 15: the exit is within 20.",
+        description="How long a stop waits for calls under way, seconds. Default 10; at most 15: the exit is "
+        "within 20.",
     )
     record_bytes: Size = Field(
         0, ge=0, le=1 << 40,
@@ -387,8 +391,12 @@ class Settings(BaseModel):
         description="Most of one processor that these figures take, percent; what comes faster is left out, and "
         "is counted. Default 25: some ten thousand blocks a second.",
     )
-    log_level: LogLevel = Field(LogLevel.INFO, description="Least level that is logged.")
-    log_format: LogFormat = Field(LogFormat.CONSOLE, description="Lines for people, or one JSON object a line.")
+    log_level: LogLevel = Field(
+        LogLevel.INFO, description="Least level that is logged: debug, info (default), warning or error.",
+    )
+    log_format: LogFormat = Field(
+        LogFormat.CONSOLE, description="console (default): lines for people; json: one object a line.",
+    )
 
     @field_validator("hbm_bytes")
     @classmethod

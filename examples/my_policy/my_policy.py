@@ -40,7 +40,7 @@ class PerUse:
         return ranks
 
     def classes(self, stats: Stats) -> IntArray:
-        return np.minimum(stats.touches, MOST_TOUCHES)
+        return np.clip(stats.touches, 1, MOST_TOUCHES)
 
     def terms(self, stats: Stats, now: Moment) -> dict[str, float]:
         return {"idle_steps": float(now.step - stats.last[0])}

@@ -18,6 +18,8 @@ from tierd.bench.figures import Finding
 
 DIGITS = 4
 """Significant ones: more than a spread leaves."""
+PIPE_COLUMNS = 160
+"""A width where no terminal gives one: room for what each figure is."""
 
 
 def as_json(findings: Sequence[Finding], seconds: float) -> str:
@@ -43,6 +45,8 @@ def print_table(findings: Sequence[Finding], console: Console) -> None:
             figure.name, figure.what, _number(one.result.value), _number(one.result.spread), _number(figure.goal),
             _number(figure.gate), _verdict(one),
         )
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE_COLUMNS)
     console.print(table)
 
 

@@ -126,7 +126,9 @@ def read_config(path: Path) -> Geometry:
     """The geometry of a `config.json`. Raises InvalidInput naming the field that is missing or not understood."""
     try:
         config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InvalidInput("config", f"{path}: {error.strerror}") from error
+    except ValueError as error:
         raise InvalidInput("config", f"{path}: {error}") from error
     if not isinstance(config, dict):
         raise InvalidInput("config", f"{path}: not a JSON object")

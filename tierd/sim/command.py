@@ -68,7 +68,11 @@ def sim(
     ] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="A JSON array of rows on stdout.")] = False,
 ) -> None:
-    """Replays a trace of requests through the engine and counts hits, per policy and capacity."""
+    """Replays a trace of requests through the engine and counts hits, per policy and capacity.
+
+    Of its table, `gap` is the share of the way from lru to belady; `own` counts evictions of blocks of the very
+    request that was served; `s/GiB` is seconds of prefill saved by a GiB of the tier. See docs/policies.md.
+    """
     costs = Costs(kv_bytes_per_token, prefill_tokens_per_s)
     offer_policies()
     with refusals("tierd sim"):

@@ -58,6 +58,16 @@ def test_exit_status_is_the_verdict(monkeypatch: pytest.MonkeyPatch, value: floa
     assert json.loads(done.stdout)["figures"][0]["pass"] is (status == 0)
 
 
+def test_quick_misses_mean_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate that --quick misses is told with what it is worth; a pipe has room for what each figure is."""
+    monkeypatch.setattr(command, "MEASUREMENTS", (_measuring(0.4),))
+    app = typer.Typer()
+    app.command()(command.bench)
+    done = CliRunner().invoke(app, ["--quick"])
+    assert done.exit_code == 1 and "says nothing" in done.stderr
+    assert re.search(r"fast +limit / ours +0.4 .* missed", done.stdout)
+
+
 def test_an_unknown_figure_is_refused() -> None:
     """A name that is no figure is refused with those that are."""
     with pytest.raises(typer.BadParameter, match=r"nothing: none of .*rpc_unary"):

@@ -220,7 +220,7 @@ def test_as_json(size_command: SizeCommand) -> None:
     ("words", "said"),
     [
         (["llama"], "llama-3.1-8b"), (["--dtype", "bf17"], "--dtype"), (["--host-bytes", "1"], "--host-bytes"),
-        (["smollm2-135m", "--tp", "2"], "3 KV heads"), (["--config", "/nowhere/config.json"], "--config"),
+        (["smollm2-135m", "--tp", "2"], "3 KV heads"), (["--config", "/nowhere/config.json"], "No such file"),
         (["llama-3.1-8b", "--block-tokens", "1048576"], "block_bytes"), (["--tp", "0"], "--tp"),
     ],
 )
