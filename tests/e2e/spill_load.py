@@ -23,7 +23,9 @@ LAYOUT = Layout.opaque(block_bytes=BLOCK_BYTES)
 TIMEOUT_S = 0.5
 """Given with every call of the load."""
 SLACK_S = 1.0
-"""For RPC, copies and a busy machine."""
+"""For RPC, copies and a busy machine: less than a call of the spill store may take."""
+BUSY_S = 2.0
+"""More that a busy machine may be late by before what runs by itself has ended."""
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 

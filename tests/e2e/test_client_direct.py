@@ -142,7 +142,7 @@ def test_reports_of_the_clock_leave_connecting_to_callers(
     the first one that finds the next daemon has them reported there."""
     monkeypatch.setattr(direct, "REPORT_EVERY_S", 0.02)
     server = daemon(host_bytes="8MiB", spill="none")
-    with Client(server.address, connect_timeout_s=0.2) as client:
+    with Client(server.address, connect_timeout_s=2.0) as client:
         ns, ids, _ = _stored(client)
         before = _touches(client, ids)
         os.kill(server.pid, signal.SIGSTOP)
@@ -225,7 +225,7 @@ def test_an_id_named_twice_in_a_call_is_one_access(server: ServeProcess, direct_
 
 def test_hits_of_a_report_that_timed_out_are_not_told_twice(server: ServeProcess, client: Any) -> None:
     """A daemon that was late has counted them."""
-    with Client(server.address, rpc_timeout_s=0.3) as hasty:
+    with Client(server.address, rpc_timeout_s=1.0) as hasty:
         ns, ids, _ = _stored(hasty)
         before = _hits(client)
         ns.get(ids)

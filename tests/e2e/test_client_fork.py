@@ -22,7 +22,7 @@ def refused(call):
         call()
     except ForkedClientError as error:
         assert str(os.getpid()) in str(error) or "mapped" in str(error), error
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 10
         return
     raise AssertionError("not refused")
 

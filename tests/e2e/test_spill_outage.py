@@ -11,6 +11,7 @@ import pytest
 from block_pattern import pattern
 from spill_load import (
     BLOCK_BYTES,
+    BUSY_S,
     LAYOUT,
     NOT_SERVING,
     SERVING,
@@ -30,7 +31,7 @@ from tierd.testing.valkey import ExternalValkey
 from tierd_client import Client, EvictOutcome, Presence, PutOutcome, Tiers
 from tierd_client.namespace import Namespace
 
-BACK_WITHIN_S = 2.0
+BACK_WITHIN_S = 2.0 + BUSY_S
 NOTICED_WITHIN_S = 10.0
 ROUNDS_IN_OUTAGE = 15
 SPILLED = range(1_000_000, 1_000_060)

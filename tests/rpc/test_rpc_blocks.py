@@ -533,7 +533,7 @@ def test_waiting_ends_at_the_deadline_of_the_rpc(tmp_path: Path) -> None:
         await d.store_blocks(session, block_ids(1))
         await d.evict(block_ids(1))
         request = pb.AcquireRequest(session=session, blocks=block_ids(1), timeout_ms=60_000)
-        reply = await d.blocks.Acquire(request, timeout=0.3)
+        reply = await d.blocks.Acquire(request, timeout=1.5)
         assert list(reply.outcomes) == [pb.ACQUIRE_OUTCOME_PENDING]
         d.faulty.resume.set()
 

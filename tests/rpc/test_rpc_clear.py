@@ -195,7 +195,7 @@ def test_clear_answers_when_what_was_stored_is_deleted(tmp_path: Path) -> None:
 
     async def body(d: Daemon) -> None:
         await spilled(d, 5)
-        first = await d.admin.Clear(apb.ClearRequest(), timeout=0.5)
+        first = await d.admin.Clear(apb.ClearRequest(), timeout=1.5)
         assert (first.spill_blocks, first.left_blocks, first.deletes_waiting) == (5, 0, 5)
         d.faulty.resume.set()
         second = await d.admin.Clear(apb.ClearRequest(), timeout=DEADLINE_S)

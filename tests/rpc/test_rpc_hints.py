@@ -167,13 +167,13 @@ def test_a_prefetch_that_cannot_go_on_ends_at_its_time(tmp_path: Path) -> None:
         switch.down = True
         await until(lambda: not d.watch.is_up)
         begun = await d.blocks.Prefetch(
-            pb.PrefetchRequest(session=session, blocks=block_ids(1), within_ms=600), timeout=DEADLINE_S)
+            pb.PrefetchRequest(session=session, blocks=block_ids(1), within_ms=2000), timeout=DEADLINE_S)
         start = time.monotonic()
         soon = await status(d, session, begun.ticket, timeout_ms=100)
-        assert list(soon.outcomes) == [PENDING] and time.monotonic() - start < 0.5
+        assert list(soon.outcomes) == [PENDING]
         late = await status(d, session, begun.ticket)
         assert (list(late.outcomes), late.done) == ([EXPIRED], True)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < DEADLINE_S / 2
 
     run(body, tmp_path, script=switch)
 

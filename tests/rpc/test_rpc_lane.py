@@ -13,6 +13,8 @@ import grpc
 import pytest
 from rpc_daemon import DEADLINE_S, Daemon, block_ids, run, until
 
+from tierd.rpc.deadline import deadline_of
+from tierd.rpc.lane import LaneContext
 from tierd_client.framing import LANE_ANSWER, LANE_BYTES_MAX, LANE_CALL, LANE_METHODS
 from tierd_client.v1 import blocks_pb2 as pb
 
@@ -172,3 +174,14 @@ async def acquire_that_waits(d: Daemon) -> bytes:
     session = (await d.session()).number
     await d.reserve(session, block_ids(1))
     return pb.AcquireRequest(session=session, blocks=block_ids(1), timeout_ms=15_000).SerializeToString()
+
+
+@pytest.mark.parametrize(("rpc_s", "way_s"), [(0.1, 0.02), (1.0, 0.1), (60.0, 0.25)])
+def test_an_answer_has_time_for_its_way(monkeypatch: pytest.MonkeyPatch, rpc_s: float, way_s: float) -> None:
+    """Whoever waits until the deadline of its RPC answers a tenth of that before, 20 ms at least, 250 at most."""
+
+    async def left_s() -> float:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 0.0)
+        return deadline_of(LaneContext(rpc_s), timeout_ms=100_000)
+
+    assert asyncio.run(left_s()) == pytest.approx(rpc_s - way_s)

@@ -387,7 +387,7 @@ def test_a_change_waits_for_another_no_longer_than_its_deadline(tmp_path: Path) 
         await asyncio.to_thread(store.asked.wait, DEADLINE_S)
         other = apb.AttachSpillRequest(url="other", replace=True, timeout_ms=50)
         for change in (d.admin.AttachSpill(other, timeout=DEADLINE_S),
-                       d.admin.DetachSpill(apb.DetachSpillRequest(), timeout=0.5)):
+                       d.admin.DetachSpill(apb.DetachSpillRequest(), timeout=1.5)):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await change
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -335,7 +335,7 @@ def test_detach_waits_for_streams(tmp_path: Path) -> None:
         call = d.blocks.Put(stuck(), timeout=DEADLINE_S)
         await until(lambda: d.service.segments_reserved(opened.number) == {1})
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await d.blocks.Detach(pb.DetachRequest(session=opened.number, token=opened.info.token), timeout=0.3)
+            await d.blocks.Detach(pb.DetachRequest(session=opened.number, token=opened.info.token), timeout=1.5)
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "1 stream" in str(caught.value.details())
         call.cancel()

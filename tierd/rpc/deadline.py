@@ -12,8 +12,9 @@ from tierd.rpc.convert import timeout_s
 SHORT_CALL_MS = 10_000
 """Bound of calls that have no timeout of their own and may have to wait for the disk or for a stream."""
 
-MARGIN_S = 0.02
-"""The reply must reach the client before the RPC's own deadline turns it into an error."""
+MARGIN_MIN_S, MARGIN_MAX_S = 0.02, 0.25
+"""The reply must reach the client before the RPC's own deadline turns it into an error: a tenth of the time left,
+within these, is for the way there."""
 
 
 def deadline_of(context: Any, timeout_ms: int) -> float:
@@ -25,7 +26,8 @@ def deadline_within(context: Any, left_s: float) -> float:
     """The same for a timeout in seconds that was checked before."""
     remaining_s = context.time_remaining()
     if remaining_s is not None:
-        left_s = min(left_s, max(0.0, remaining_s - MARGIN_S))
+        margin_s = min(MARGIN_MAX_S, max(MARGIN_MIN_S, remaining_s / 10))
+        left_s = min(left_s, max(0.0, remaining_s - margin_s))
     return asyncio.get_running_loop().time() + left_s
 
 

@@ -259,7 +259,7 @@ def test_a_silent_peer_costs_the_deadline(peer: Peer) -> None:
     start = time.monotonic()
     with pytest.raises(SharedMemoryUnavailable):
         _attach(peer, 0.2)
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 4.0
 
 
 def test_nobody_there_is_no_shared_memory(tmp_path: Path) -> None:

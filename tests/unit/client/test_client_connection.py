@@ -222,7 +222,7 @@ def test_a_call_cut_off_by_the_end_of_the_daemon_is_made_once_more(
 
 def test_a_daemon_that_is_down_does_not_hold_calls_up(daemon: ScriptedDaemon, twin: str) -> None:
     """Once an attempt to reconnect has failed, calls fail without one for a while; then one finds it again."""
-    with client_of(twin, daemon.target, connect_timeout_s=0.4, rpc_timeout_s=2.0) as client:
+    with client_of(twin, daemon.target, connect_timeout_s=1.0, rpc_timeout_s=2.0) as client:
         ns = client.namespace(LAYOUT)
         daemon.stop()
         with pytest.raises(errors.ConnectFailed):
@@ -270,12 +270,12 @@ def test_a_call_ends_at_its_deadline(daemon: ScriptedDaemon, twin: str) -> None:
     """A daemon that does not answer costs a call its deadline, and raises a TimeoutError."""
     released = threading.Event()
     daemon.hooks["Lookup"] = _waits_for(released)
-    with client_of(twin, daemon.target, rpc_timeout_s=0.3) as client:
+    with client_of(twin, daemon.target, rpc_timeout_s=1.0) as client:
         ns = client.namespace(LAYOUT)
         start = time.monotonic()
         with pytest.raises(TimeoutError):
             ns.lookup(IDS[:1])
-        assert _seconds(start) < 1.5
+        assert _seconds(start) < 5
         released.set()
 
 
@@ -284,7 +284,7 @@ def test_a_silent_connection_is_given_up(tmp_path: Path, twin: str) -> None:
     daemon = ScriptedDaemon(tmp_path / "s.sock", heartbeat_ms=1)
     daemon.start()
     released = threading.Event()
-    with client_of(twin, daemon.target, rpc_timeout_s=0.3) as client:
+    with client_of(twin, daemon.target, rpc_timeout_s=1.0) as client:
         ns = client.namespace(LAYOUT)
         daemon.hooks["Lookup"] = _waits_for(released)
         with pytest.raises(TimeoutError):
