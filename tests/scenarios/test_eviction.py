@@ -320,7 +320,7 @@ def test_a_server_that_takes_nothing_stops_puts_for_the_grace_only(
     daemon: StartDaemon, valkey: ExternalValkey, mode: Mode
 ) -> None:
     """While a server answers probes and refuses each store, a full host tier refuses newcomers for `spill_grace_s`
-    and takes them afterwards; when the server takes blocks again, victims go there within five seconds."""
+    and takes them afterwards; when the server takes blocks again, victims go there soon."""
     with RedisProxy(valkey.unix_url) as proxy:
         server = daemon(host_bytes="512KiB", spill=proxy.url, spill_grace_s=1)
         server.event("spill_up")
@@ -333,7 +333,7 @@ def test_a_server_that_takes_nothing_stops_puts_for_the_grace_only(
                 seen += [outcome] if outcome is not PutOutcome.PENDING else []
             assert seen[:8] == [PutOutcome.STORED] * 8 and seen[-1] is PutOutcome.STORED, seen
             proxy.switch(Mode.PASS)
-            names, ends = [b"after"], time.monotonic() + 5
+            names, ends = [b"after"], time.monotonic() + 10
             while not client.admin.occupancy().tiers[Tier.SPILL].blocks and time.monotonic() < ends:
                 assert ns.put(names[-1:], [block], timeout_s=5.0) == [PutOutcome.STORED]
                 names.append(b"after-%d" % len(names))

@@ -174,7 +174,7 @@ def test_a_load_of_more_than_fits_says_so_for_each_block(daemon: StartDaemon, pr
         assert ns.put(above, bytes_of(range(10, 12))) == [PutOutcome.STORED] * 2
         with ns.acquire(above) as held:
             asked = proxy.commands[b"GET"] + proxy.commands[b"GETRANGE"]
-            with ns.acquire(below, timeout_s=0.5) as lease:
+            with ns.acquire(below, timeout_s=5.0) as lease:
                 outcomes = Counter(lease.outcomes)
                 assert outcomes == {AcquireOutcome.LEASED: 2, AcquireOutcome.FULL: 2}
                 leased = [n for n, one in enumerate(lease.outcomes) if one is AcquireOutcome.LEASED]
