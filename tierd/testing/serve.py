@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 60.0
 EXIT_WITHIN_S = 20.0
 
 

@@ -34,7 +34,7 @@ def test_without_a_daemon_the_server_serves(lmcache_python: Path, tmp_path: Path
 
 def _told(python: Path, address: str, folder: Path, case: str) -> str:
     command = [str(python), str(SCRIPT), address, str(folder), case]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     logs = "\n".join(log.read_text()[-4000:] for log in folder.glob("*/lmcache.log"))
     assert done.returncode == 0, f"{done.stderr}\n{logs}"
     return done.stdout.split()[-1]

@@ -35,6 +35,6 @@ def test_without_a_daemon_all_are_misses(sglang_python: Path, tmp_path: Path) ->
 
 
 def _told(python: Path, address: str, case: str) -> str:
-    done = subprocess.run([str(python), str(SCRIPT), address, case], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([str(python), str(SCRIPT), address, case], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()[-1]

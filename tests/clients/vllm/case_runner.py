@@ -12,6 +12,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+RUN_WITHIN_S = 600.0
+
 
 def run(cases: Any, chosen: tuple[str, ...]) -> None:
     """All cases, or those that are named; those that take `load_async` are tried both ways."""
@@ -33,7 +35,7 @@ def run(cases: Any, chosen: tuple[str, ...]) -> None:
 def failures(python: Path, script: Path, *arguments: str) -> dict[str, str]:
     """What went wrong, by case."""
     command = [str(python), str(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_WITHIN_S, check=False)
     cases = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
     assert done.returncode == 0 and cases, done.stderr
     return {one["case"]: one["wrong"] for one in cases if one["wrong"]}

@@ -11,7 +11,17 @@ from vllm_process import StartEngine
 
 from tierd.demo.model import Kind, find_model
 
+HERE = Path(__file__).parent
+TEST_WITHIN_S = 1_200
+"""On a busy machine an engine takes minutes to start."""
+
 ENVIRONMENTS = Path(os.environ.get("TIERD_CLIENTS_DIR") or Path.home() / ".cache" / "tierd-clients")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TEST_WITHIN_S))
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
-import pytest
-from vllm_answers import FULL, PROMPT, TOLERANCE, again, differ, same, spec, stored, wait_for, zero
-from vllm_process import Engine, StartEngine
+from vllm_answers import (
+    FULL,
+    PROMPT,
+    TOLERANCE,
+    again,
+    differ,
+    drop,
+    from_tierd,
+    knows_its_daemon,
+    same,
+    spec,
+    stored,
+    wait_for,
+    zero,
+)
+from vllm_process import StartEngine
 
 from tierd.testing.serve import ServeProcess, StartDaemon
-from tierd_client import Client, EvictOutcome, Tier
+from tierd_client import Client
 
 PAGES = 20
 """Of the engine's own cache: two prompts of nine do not both fit with what is decoded of them."""
@@ -28,18 +40,6 @@ def connector(server: ServeProcess, *, load_async: bool) -> dict[str, Any]:
     }
 
 
-def knows_its_daemon(engine: Engine, server: ServeProcess) -> bool:
-    """Waits until the engine has stored something, each time of another prompt."""
-    others = itertools.count(3000, 40)
-    with Client(server.address) as client:
-        def blocks() -> int:
-            return client.admin.occupancy().tiers[Tier.HOST].blocks
-
-        before = blocks()
-        return bool(wait_for(lambda: engine.generate(next(others), 40) and blocks() > before))
-
-
-@pytest.mark.timeout(600)
 def test_the_connector_answers_the_same(daemon: StartDaemon, start_engine: StartEngine) -> None:
     """Computed, out of the engine's own cache, loaded within a step, after a preemption, after a load that failed,
     and loaded between the steps of a new engine of several processes after kill -9 of the daemon: one answer. One
@@ -52,20 +52,11 @@ def test_the_connector_answers_the_same(daemon: StartDaemon, start_engine: Start
     local = engine.generate(*PROMPT)
     assert cold["cached"] == 0 and local["cached"] == FULL and same(local, cold)
     with Client(server.address) as client:
-        def is_stored() -> bool:
-            """Now, or the next time: an engine does not wait for its daemon to be found."""
-            return again(engine)["cached"] == FULL
-
-        assert wait_for(is_stored)
-        external = again(engine)
-        assert external["cached"] == FULL and same(external, cold)
+        assert same(from_tierd(engine), cold)
         namespace, ids = stored(client, server)
         zero(namespace, ids[3:4])
-        wrong = again(engine)
-        assert wrong["cached"] == FULL and differ(wrong, cold) > 100 * TOLERANCE
-        assert namespace.evict(ids[3:4], to=None, allow_drop=True) == [EvictOutcome.DROPPED]
-        mended = again(engine)
-        assert mended["cached"] == 3 * 32 and same(mended, cold)
+        assert differ(from_tierd(engine), cold) > 100 * TOLERANCE
+        assert same(from_tierd(engine, lambda: drop(namespace, ids[3:4]), tokens=3 * 32), cold)
         alone = [engine.together(*TOGETHER, first)[0] for first in (1000, 2000)]
         assert engine.ask("metric vllm:num_preemptions") == 0
         for answer, one in zip(engine.together(*TOGETHER, 1000, 2000), alone, strict=True):

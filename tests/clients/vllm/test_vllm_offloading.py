@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from vllm_answers import FULL, PROMPT, TOLERANCE, again, differ, same, spec, stored, wait_for, zero
+from vllm_answers import (
+    FULL,
+    PROMPT,
+    TOLERANCE,
+    differ,
+    drop,
+    from_tierd,
+    knows_its_daemon,
+    same,
+    spec,
+    stored,
+    wait_for,
+    zero,
+)
 from vllm_process import StartEngine
 
 from tierd.testing.serve import StartDaemon
 from tierd.testing.valkey import ExternalValkey
-from tierd_client import Client, EvictOutcome, Tier
+from tierd_client import Client, Tier
 
 
 def test_one_answer_from_wherever_the_blocks_come(
@@ -21,20 +34,17 @@ def test_one_answer_from_wherever_the_blocks_come(
     local = engine.generate(*PROMPT)
     assert cold["cached"] == 0 and local["cached"] == FULL and same(local, cold)
     with Client(server.address) as client:
-        assert wait_for(lambda: client.admin.occupancy().tiers[Tier.HOST].blocks >= FULL // 32)
-        external = again(engine)
-        assert external["cached"] == FULL and same(external, cold)
+        assert same(from_tierd(engine), cold)
         namespace, ids = stored(client, server)
-        assert set(namespace.evict(ids, timeout_s=30.0)) == {EvictOutcome.MOVED}
-        promoted = again(engine)
-        assert promoted["cached"] == FULL and same(promoted, cold)
+        promoted = from_tierd(engine, lambda: namespace.evict(ids, timeout_s=30.0))
+        assert same(promoted, cold) and client.admin.occupancy().tiers[Tier.HOST].promoted_total
         zero(namespace, ids[3:4])
-        wrong = again(engine)
-        assert wrong["cached"] == FULL and differ(wrong, cold) > 100 * TOLERANCE
-        assert namespace.evict(ids[3:4], to=None, allow_drop=True) == [EvictOutcome.DROPPED]
-        mended = again(engine)
-        assert mended["cached"] == 3 * 32 and same(mended, cold)
+        assert differ(from_tierd(engine), cold) > 100 * TOLERANCE
+        assert same(from_tierd(engine, lambda: drop(namespace, ids[3:4]), tokens=3 * 32), cold)
         assert wait_for(lambda: client.admin.occupancy().tiers[Tier.HOST].blocks >= FULL // 32)
     server.restart()
-    new = start_engine(spec(server), processes=True).generate(*PROMPT)
+    engine.end()
+    engine = start_engine(spec(server), processes=True)
+    assert knows_its_daemon(engine, server)
+    new = engine.generate(*PROMPT)
     assert new["cached"] == FULL and same(new, cold)

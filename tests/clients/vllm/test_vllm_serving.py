@@ -30,7 +30,6 @@ def server(behind: ServeProcess, vllm_python: Path, model: str, tmp_path: Path) 
         yield server
 
 
-@pytest.mark.timeout(900)
 def test_no_request_fails_whatever_dies(
     server: Server, behind: ServeProcess, valkey: ExternalValkey, tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -13,7 +14,7 @@ from vllm_process import Engine
 
 from tierd.children import DaemonChild
 from tierd.testing.serve import ServeProcess
-from tierd_client import Client, EvictOutcome, Identities, Namespace, PutOutcome
+from tierd_client import Client, EvictOutcome, Identities, Namespace, PutOutcome, Tier
 from tierd_client.layout import decode_canonical
 
 PROMPT = (100, 340)
@@ -43,7 +44,7 @@ def differ(answer: dict[str, Any], cold: dict[str, Any]) -> float:
     return float(np.abs(np.subtract(answer["logprobs"], cold["logprobs"])).max())
 
 
-def wait_for(what: Callable[[], Any], within_s: float = 30.0) -> Any:
+def wait_for(what: Callable[[], Any], within_s: float = 120.0) -> Any:
     """Stores are made beside the engine, and it tells nobody when."""
     until = time.monotonic() + within_s
     while not (found := what()) and time.monotonic() < until:
@@ -68,7 +69,35 @@ def zero(namespace: Namespace, ids: Identities) -> None:
     assert namespace.put(ids, np.zeros((1, size), np.uint8)) == [PutOutcome.STORED]
 
 
+def drop(namespace: Namespace, ids: Identities) -> None:
+    namespace.evict(ids, to=None, allow_drop=True)
+
+
 def again(engine: Engine) -> dict[str, Any]:
     """PROMPT once more, with nothing in the engine's own cache."""
     assert engine.ask("reset")
     return engine.generate(*PROMPT)
+
+
+def from_tierd(engine: Engine, before: Callable[[], object] = lambda: None, tokens: int = FULL) -> dict[str, Any]:
+    """PROMPT's answer once so many of its tokens come out of tierd; `before` is done before each attempt. An engine
+    does not wait for a daemon that is slow, nor for its own stores."""
+    def asked() -> dict[str, Any] | None:
+        before()
+        answer = again(engine)
+        return answer if answer["cached"] == tokens else None
+
+    found: dict[str, Any] | None = wait_for(asked)
+    assert found is not None, f"{tokens} tokens were never found"
+    return found
+
+
+def knows_its_daemon(engine: Engine, server: ServeProcess) -> bool:
+    """Waits until a new engine has stored something, each time of another prompt."""
+    others = itertools.count(3000, 40)
+    with Client(server.address) as client:
+        def blocks() -> int:
+            return client.admin.occupancy().tiers[Tier.HOST].blocks
+
+        before = blocks()
+        return bool(wait_for(lambda: engine.generate(next(others), 40) and blocks() > before))

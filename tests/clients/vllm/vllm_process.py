@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-ANSWERS_WITHIN_S = 240.0
+ANSWERS_WITHIN_S = 600.0
 
 
 class Engine:
