@@ -355,6 +355,19 @@ def test_weights_are_told_apart(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2] and not digests[3]
 
 
+def test_training_of_one_matrix_tells(tmp_path: Path) -> None:
+    """Of two files of 64 MiB that differ in one 128 KiB of them, wherever, the digests differ."""
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(64 << 20)
+        digests = {weights_digest(tmp_path)}
+        for place in (5 << 20, 37 << 20):
+            file.seek(place)
+            file.write(b"x" * (128 << 10))
+            file.flush()
+            digests.add(weights_digest(tmp_path))
+    assert len(digests) == 3
+
+
 @pytest.mark.parametrize(("given", "named"), [
     ({"adress": "unix:///x"}, "tierd.adress"), ({"answer_ms": 0}, "tierd.answer_ms"), (3, "tierd: 3"),
     ({"address": "nowhere"}, "tierd.address"), ({"promote_ms": "soon"}, "tierd.promote_ms"),

@@ -30,8 +30,9 @@ from tierd_client.namespace import Namespace
 
 log = logging.getLogger("tierd")
 
-THREADS = 4
-"""Of one link: searches and reports of requests; a daemon that hangs holds no more than these."""
+THREADS = 16
+"""Of one link at most: searches and reports of requests. A search holds one while its blocks come up from the spill
+tier; a daemon that hangs holds no more than these."""
 
 RPC_TIMEOUT_S = 2.0
 """Of calls on the link's threads; a request stops waiting for one much earlier (`answer_ms`)."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 os.environ |= {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "VLLM_TARGET_DEVICE": "cpu",
@@ -18,12 +20,17 @@ os.environ |= {
 import torch
 from case_runner import run
 from toy_engine import BLOCK, LAYERS, WITHIN_S, WORDS, ToyEngine, answer, blocks, settled, text
+from vllm.config import set_current_vllm_config
 from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCacheTensor, OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 from tierd_client.errors import InvalidArgument
 from tierd_client.integrations.vllm.geometry import chunk_layout, layouts_of
-from tierd_client.integrations.vllm.offloading import TierdOffloadingManager, TierdOffloadingWorker
+from tierd_client.integrations.vllm.offloading import (
+    TierdOffloadingManager,
+    TierdOffloadingSpec,
+    TierdOffloadingWorker,
+)
 from tierd_client.integrations.vllm.versions import (
     CanonicalKVCaches,
     GPULoadStoreSpec,
@@ -45,6 +52,15 @@ def context(manager: Any, name: str) -> ReqContext:
         made.set_offload_key_position(key, number * BLOCK)
     manager.on_new_request(made)
     return made
+
+
+def refused(make: Callable[[], Any]) -> str:
+    """Why it is."""
+    try:
+        make()
+    except InvalidArgument as error:
+        return str(error)
+    raise AssertionError("it is served")
 
 
 def random_caches(seed: int) -> Any:
@@ -216,14 +232,31 @@ class Cases:
             worker.submit_load(2, places, GPULoadStoreSpec([5, 6], [2], [0]))
             worker.wait({2})
             assert all(torch.equal(layer.tensor[5:7], layer.tensor[:2]) for layer in each.tensors)
-        try:
-            layouts_of(replace(config, parallel=replace(config.parallel, pp_size=2)), options)
-        except InvalidArgument as error:
-            assert "pipeline" in str(error)
-        else:
-            raise AssertionError("pipeline parallelism is served")
+        assert "pipeline" in refused(
+            lambda: layouts_of(replace(config, parallel=replace(config.parallel, pp_size=2)), options))
         for side in (manager, *workers):
             side.shutdown()
+
+    def what_no_file_of_the_model_says_is_named(self) -> None:
+        """Told of other KV than the model's files say, or of no files, an engine is refused that does not name it;
+        CPUs whose pages are ordered otherwise have namespaces of their own."""
+        one = SpecEngine(self._model, self._address)
+        self._engines.append(one)
+        config, options = one.manager._config, one.links[0].options
+        with set_current_vllm_config(one.config):
+            TierdOffloadingSpec(config)
+            one.config.model_config.hf_overrides = {"rope_theta": 5000.0}
+            one.config.load_config.load_format = "dummy"
+            assert "--hf-overrides, --load-format dummy" in refused(lambda: TierdOffloadingSpec(config))
+            TierdOffloadingSpec(replace(config, extra_config={"tierd": {"revision": "mine"}}))
+        absent = replace(config, model=replace(config.model, name="/of/nobody/model.gguf"))
+        assert "no files" in refused(lambda: layouts_of(absent, options))
+        assert layouts_of(absent, replace(options, revision="mine"))[0].revision == "mine"
+        engines = set()
+        for amx in (False, True):
+            with patch.object(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx):
+                engines.add(layouts_of(config, options)[0].fingerprint)
+        assert len(engines) == 2
 
     def chunks_come_back_that_the_cpu_tier_has_lost(self) -> None:
         """What went down from vLLM's CPU tier comes up again into other chunks, and the answer is the same."""

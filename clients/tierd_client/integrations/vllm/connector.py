@@ -18,6 +18,7 @@ from tierd_client.integrations.options import Options
 from tierd_client.integrations.vllm.connector_scheduler import ConnectorScheduler
 from tierd_client.integrations.vllm.connector_steps import Done, Step, TierdStats
 from tierd_client.integrations.vllm.connector_worker import ConnectorWorker
+from tierd_client.integrations.vllm.geometry import check_named
 from tierd_client.integrations.vllm.versions import (
     KVConnectorBase_V1,
     KVConnectorRole,
@@ -35,6 +36,7 @@ class TierdConnector(KVConnectorBase_V1):
         say_version()
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
         self._options = Options.of(extra.get("tierd", {}))
+        check_named(vllm_config, self._options)
         self._load_async = bool(extra.get("load_async", True))
         self._config = offloading_config(vllm_config, kv_cache_config)
         if len(self._config.groups) != 1:

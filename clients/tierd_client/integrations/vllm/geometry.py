@@ -11,7 +11,12 @@ from typing import Any
 
 from tierd_client.errors import InvalidArgument
 from tierd_client.integrations.options import Options
-from tierd_client.integrations.vllm.versions import OffloadingConfig, engine_name, model_directory
+from tierd_client.integrations.vllm.versions import (
+    OffloadingConfig,
+    beside_the_files,
+    engine_name,
+    model_directory,
+)
 from tierd_client.integrations.weights import weights_digest
 from tierd_client.layout import Group, Layout, Part
 from tierd_client.paged import PagedKV
@@ -20,7 +25,7 @@ from tierd_client.paged import PagedKV
 def layouts_of(config: OffloadingConfig, options: Options) -> list[Layout]:
     """The layout of each rank, by its number. Raises InvalidArgument for an engine that cannot be served."""
     _check(config)
-    revision = options.revision or _digest(config.model.name)
+    revision = _revision(config, options)
     groups = [_group(config, number) for number in range(len(config.groups))]
     ranks = 1 if config.replicated_layout else config.parallel.tp_size
     return [
@@ -43,9 +48,18 @@ def chunk_layout(config: OffloadingConfig, options: Options, chunk_bytes: int) -
         f"tp={parallel.tp_size} pp={parallel.pp_size} pcp={parallel.pcp_size} dcp={parallel.dcp_size} "
         f"replicated={config.replicated_layout} canonical={config.canonical_layout}")
     return Layout.of_groups(
-        groups, model=_name(config.model.name), revision=options.revision or _digest(config.model.name),
+        groups, model=_name(config.model.name), revision=_revision(config, options),
         engine=f"{engine_name()}-chunks", tenant_salt=options.tenant.encode(),
         kv_layout=f"{config.kv_cache_layout} {config.model.dtype} {together}")
+
+
+def check_named(vllm_config: Any, options: Options) -> None:
+    """Raises InvalidArgument where the namespace would be that of engines with other KV: it is named by the model's
+    files unless `revision` names it."""
+    told = [] if options.revision else beside_the_files(vllm_config)
+    if told:
+        raise InvalidArgument(
+            f"tierd.revision: needed, because of {', '.join(told)}: the same text for engines told the same")
 
 
 def of_epoch(layout: Layout, epoch: str) -> Layout:
@@ -82,9 +96,14 @@ def _name(model: str) -> str:
     return Path(model).name if Path(model).is_dir() else model
 
 
-def _digest(model: str) -> str:
-    directory = model_directory(model)
-    return weights_digest(Path(directory)) if directory else ""
+def _revision(config: OffloadingConfig, options: Options) -> str:
+    directory = model_directory(config.model.name)
+    revision = options.revision or (weights_digest(Path(directory)) if directory else "")
+    if not revision:
+        raise InvalidArgument(
+            f"tierd.revision: needed, for no files of model {config.model.name} are found on this machine, and a "
+            "name does not tell weights apart")
+    return revision
 
 
 def _group(config: OffloadingConfig, number: int) -> Group:

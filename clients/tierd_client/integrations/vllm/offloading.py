@@ -29,7 +29,7 @@ from tierd_client.integrations.reports import report
 from tierd_client.integrations.request_hints import Hints
 from tierd_client.integrations.search import Patience
 from tierd_client.integrations.transfers import Transfers
-from tierd_client.integrations.vllm.geometry import layouts_of, of_epoch, pages_of
+from tierd_client.integrations.vllm.geometry import check_named, layouts_of, of_epoch, pages_of
 from tierd_client.integrations.vllm.versions import (
     CanonicalKVCaches,
     GPULoadStoreSpec,
@@ -48,6 +48,7 @@ from tierd_client.integrations.vllm.versions import (
     RequestOffloadingContext,
     ScheduleEndContext,
     TransferResult,
+    current_config,
     group_of_key,
     keys_of_request,
     say_version,
@@ -276,6 +277,9 @@ class TierdOffloadingSpec(OffloadingSpec):
         super().__init__(config)
         say_version()
         self._options = Options.of(self.extra_config.get("tierd", {}))
+        whole = current_config()
+        if whole is not None:
+            check_named(whole, self._options)
         self.replicated_layout = config.replicated_layout
 
     @classmethod

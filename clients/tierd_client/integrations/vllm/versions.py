@@ -10,6 +10,7 @@ import logging
 from itertools import islice
 from typing import Any
 
+from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.kv_events import BlockStored
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -51,7 +52,8 @@ __all__ = [
     "LookupResult", "Medium", "OffloadingConfig", "OffloadingConnectorStats", "OffloadingCounterMetadata",
     "OffloadingEvent", "OffloadingManager", "OffloadingSpec", "OffloadingWorker", "PrepareStoreOutput",
     "ReqContext", "RequestOffloadingContext", "ScheduleEndContext", "SecondaryTierManager", "TransferJob",
-    "TransferResult", "canonical_caches", "engine_name", "group_of_key", "key_of_block", "keys_of_request",
+    "TransferResult", "beside_the_files", "canonical_caches", "current_config", "engine_name", "group_of_key",
+    "key_of_block", "keys_of_request",
     "model_directory", "offloading_config", "order_request_keys", "say_version", "stored_event",
 ]
 
@@ -65,8 +67,32 @@ log = logging.getLogger("tierd")
 
 
 def engine_name() -> str:
-    """Whose layout of pages it is: of this vLLM on this kind of device."""
-    return f"vllm-{_minor()}-{current_platform.device_type}"
+    """Whose layout of pages it is: of this vLLM on this kind of device. On a CPU vLLM orders what is in a page by
+    the instructions that there are, and hosts of several kinds may share a Redis."""
+    import torch
+
+    name = f"vllm-{_minor()}-{current_platform.device_type}"
+    if current_platform.device_type != "cpu":
+        return name
+    amx = "-amx" if torch.cpu._is_amx_tile_supported() else ""
+    return f"{name}-{current_platform.get_cpu_architecture().name.lower()}{amx}"
+
+
+def current_config() -> Any:
+    """The engine's whole configuration, which an OffloadingSpec is not given; None but in a worker that starts."""
+    return get_current_vllm_config_or_none()
+
+
+def beside_the_files(vllm_config: Any) -> list[str]:
+    """What an engine was told that changes KV and that the files of the model do not say."""
+    model = vllm_config.model_config
+    told = {
+        "--revision": model.revision,
+        "--hf-overrides": model.hf_overrides,
+        "--quantization": model.quantization and not getattr(model.hf_config, "quantization_config", None),
+        "--load-format dummy": vllm_config.load_config.load_format == "dummy",
+    }
+    return [name for name, said in told.items() if said]
 
 
 def say_version() -> None:
@@ -135,10 +161,14 @@ def model_directory(name: str) -> str:
     from pathlib import Path
 
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     if Path(name).is_dir():
         return name
-    config = try_to_load_from_cache(name, "config.json")
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # a file, or in some object store
+        return ""
     return str(Path(config).parent) if isinstance(config, str) else ""
 
 
