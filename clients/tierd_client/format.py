@@ -226,12 +226,18 @@ FEW_PROBES = 48
 """So many identities are probed one by one in less time than they take a step together."""
 
 
-def first_bucket(words: U64Array, salt: int, mask: int) -> I64Array:
-    """Where the probe of each identity starts. Multiplicative hash of its first two words."""
+def hashes(words: U64Array, salt: int) -> U64Array:
+    """Multiplicative hash of the first two words of each identity."""
     mixed: U64Array = words[:, 0] ^ np.uint64(salt)
     mixed *= _MULTIPLIER
     mixed += words[:, 1]
     mixed ^= mixed >> _SHIFT
+    return mixed
+
+
+def first_bucket(words: U64Array, salt: int, mask: int) -> I64Array:
+    """Where the probe of each identity starts: the lower bits of its hash."""
+    mixed = hashes(words, salt)
     mixed &= np.uint64(mask)
     return mixed.view(np.int64)
 

@@ -14,8 +14,9 @@ from tierd_client.format import I64Array
 Mask = NDArray[np.bool_]
 
 
-def some(mask: Mask) -> bool:
-    """Whether one at least is set. A search through its bytes takes a quarter of the time of numpy's count."""
+def some(mask: Mask | NDArray[np.uint32]) -> bool:
+    """Whether one at least is set; numbers are 0 or 1. A search through its bytes takes a quarter of the time of
+    numpy's count."""
     return 1 in mask.tobytes()
 
 
@@ -24,8 +25,14 @@ def every(mask: Mask) -> bool:
     return 0 not in mask.tobytes()
 
 
-def indices(mask: Mask) -> I64Array:
-    """Where a mask of one dimension is set."""
+def alike(values: NDArray[Any]) -> bool:
+    """Whether all are equal, or there are none. Their bytes are compared in a third of the time."""
+    packed = values.tobytes()
+    return packed == packed[: values.itemsize] * len(values)
+
+
+def indices(mask: Mask | NDArray[np.uint32]) -> I64Array:
+    """Where an array of one dimension is set, or not 0."""
     return mask.nonzero()[0]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tierd.core.arrays import cells, constant, scalars
 from tierd.core.attention import Attention
 from tierd.core.errors import LimitReached
-from tierd.core.hashindex import NO_ROW, HashIndex
+from tierd.core.hashindex import NO_ROW, HashIndex, U32Array
 from tierd.core.underway import Ahead
 from tierd_client.format import (
     WORD_BUCKETS,
@@ -29,6 +29,7 @@ from tierd_client.format import (
 )
 
 _ONE = constant(1, np.uint32)
+_NO_PARENT = constant(NO_ROW, np.int32)
 FLAG_UNIT = 1
 """Every access of the record so far had weight 1."""
 
@@ -60,6 +61,8 @@ class Catalog:
         self.words: U64Array = words_of(self.identity)
         """The identities as (rows, 4) words."""
         self.index = HashIndex(column["index"], self.words, int(table.words[WORD_SALT]))
+        self.hashes: U32Array = np.zeros(len(self.identity), np.uint32)
+        """Of the identities in use."""
         self.sequence, self.birth = column["sequence"], column["birth"]
         self.namespace, self.group = column["namespace"], column["group"]
         self.position, self.size = column["position"], column["size"]
@@ -112,7 +115,8 @@ class Catalog:
             for column in (self.touches, self.last, self.wall, self.ema, self.crf, self.checksum):
                 column[rows] = 0
             self._policies[rows] = b""
-        self.index.insert(rows)
+        hashed = self.hashes[rows] = self.index.hashes_of(rows)
+        self.index.insert(rows, hashed)
         return rows
 
     def remove(self, rows: I64Array) -> None:
@@ -137,6 +141,7 @@ class Catalog:
         free = np.flatnonzero(~self.used)[::-1]
         self._free_count = len(free)
         self._free[: len(free)] = free
+        self.hashes[rows] = self.index.hashes_of(rows)
         self._rebuild_index()
 
     def parents(self, rows: I64Array) -> I64Array:
@@ -144,6 +149,13 @@ class Catalog:
         parent = self.parent[rows].astype(np.int64)
         parent[self.birth[parent] != self.parent_birth[rows]] = NO_ROW  # or is that already
         return parent
+
+    def linked(self, rows: I64Array) -> I64Array:
+        """The parents of those of these rows that have one."""
+        parent = self.parent[rows]
+        linked = (self.birth[parent] == self.parent_birth[rows]) & (parent != _NO_PARENT)
+        parents: I64Array = parent[linked].astype(np.int64)
+        return parents
 
     def parent_of(self, row: int) -> int:
         """As `parents`, for one row and many times faster."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arena import Arena, slot_bytes
-from tierd.core.arrays import constant, every, some
+from tierd.core.arrays import alike, constant, some
 from tierd.core.catalog import Catalog
 from tierd.core.errors import IllegalTransition
 from tierd.core.footprints import Footprints
@@ -334,9 +334,9 @@ class TierCopies:
         if self.arena is None:
             return self.bytes_of(rows)
         sizes, addresses, freed = self.catalog.size[rows], self.address[rows], 0
-        alike = every(sizes == sizes[:1])
-        for size in sizes[:1].tolist() if alike else set(sizes.tolist()):
-            mine = addresses if alike else addresses[sizes == size]
+        one_size = alike(sizes)
+        for size in sizes[:1].tolist() if one_size else set(sizes.tolist()):
+            mine = addresses if one_size else addresses[sizes == size]
             self._free(slot_bytes(size), mine.tolist())
             freed += slot_bytes(size) * len(mine)
         return freed

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import constant, indices, some
-from tierd.core.hashindex import UNKNOWN, HashIndex
+from tierd.core.arrays import constant, every, indices, some
+from tierd.core.hashindex import UNKNOWN, HashIndex, U32Array
 from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, same_identity, words_of
 
 UNIT_BIT = constant(1 << 31, np.uint32)
@@ -46,8 +46,9 @@ class Records:
 class Ghosts:
     """At most `limit` ghosts, never more than the table holds. Places are numbered from 0 for ever."""
 
-    def __init__(self, table: Table, learnt: U8Array | None = None) -> None:
-        """`learnt`: a byte for each place, in memory that survives the process; None: private memory."""
+    def __init__(self, table: Table, learnt: U8Array | None = None, salt: int = 0) -> None:
+        """`learnt`: a byte for each place, in memory that survives the process; None: private memory. `salt`: that
+        of hashes that `add` is told."""
         self.table = table
         self.identity: U8Array = table["identity"]
         self.touches: NDArray[np.uint32] = table["touches"]
@@ -57,23 +58,23 @@ class Ghosts:
         self.learnt = np.zeros(self.capacity, np.uint8) if learnt is None else learnt
         table.words[WORD_ROWS] = self.capacity
         self.head, self.tail = int(table.words[WORD_HEAD]), int(table.words[WORD_TAIL])
-        self._index = HashIndex.private(words_of(self.identity))
-        self._count = 0
+        self._index = HashIndex.private(words_of(self.identity), salt)
         if table.words[WORD_CLOSING_HOLES]:  # a kill in the middle left entries that are half one, half another
             self.touches[:] = 0
             self._move(0, 0)
             table.words[WORD_CLOSING_HOLES] = 0
+        self._count = 0
         self._index_at(self._live())
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, ids: U8Array, records: Records, limit: int) -> None:
+    def add(self, ids: U8Array, records: Records, limit: int, hashed: U32Array | None = None) -> None:
         """Remembers identities, oldest first in the order given, forgetting the oldest over `limit`. Each was
-        accessed."""
+        accessed. `hashed`: as HashIndex.insert has it."""
         limit = min(limit, self.capacity)
         if len(ids) > limit:
-            ids, records = ids[len(ids) - limit :], records.last_ones(limit)
+            ids, records, hashed = ids[len(ids) - limit :], records.last_ones(limit), None
         self._forget(self._count + len(ids) - limit)
         if not len(ids):
             return
@@ -87,13 +88,13 @@ class Ghosts:
         column = self.table.columns
         self.identity[put], self.ema[put], column["crf"][put] = ids, records.ema, records.crf
         self.last[put], column["wall"][put] = records.last, records.wall
-        self.touches[put] = (records.touches & _COUNT) | records.unit * UNIT_BIT
+        self.touches[put] = _with_unit_bit(records)
         self.learnt[put] = records.learnt
-        self._index_at(at)
+        self._index_at(at, hashed)
         self._move(self.head, self.tail + len(ids))
 
-    def _index_at(self, at: I64Array) -> None:
-        self._index.insert(at)
+    def _index_at(self, at: I64Array, hashed: U32Array | None = None) -> None:
+        self._index.insert(at, hashed)
         self._count += len(at)
 
     def _forget(self, count: int) -> None:
@@ -221,3 +222,10 @@ class Ghosts:
     def _move(self, head: int, tail: int) -> None:
         self.head, self.tail = head, tail
         self.table.words[WORD_HEAD], self.table.words[WORD_TAIL] = head, tail
+
+
+def _with_unit_bit(records: Records) -> NDArray[np.uint32]:
+    """The column `touches` of the table."""
+    unit: NDArray[np.uint32] = UNIT_BIT if every(records.unit) else records.unit * UNIT_BIT
+    both: NDArray[np.uint32] = (records.touches & _COUNT) | unit
+    return both

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import constant, every, scalars
+from tierd.core.arrays import constant, every, indices, scalars
 from tierd_client.format import (
     BUCKET_EMPTY,
     BUCKET_TOMBSTONE,
@@ -19,10 +19,11 @@ from tierd_client.format import (
     U8Array,
     U64Array,
     find_rows,
-    first_bucket,
+    hashes,
     words_of,
 )
 
+U32Array = NDArray[np.uint32]
 NO_ROW = -1
 UNKNOWN = constant(NO_ROW, np.int64)
 """The same, beside arrays of rows."""
@@ -44,9 +45,9 @@ class HashIndex:
         self._bucket_of_scalar: Any = scalars(self._bucket_of)
 
     @classmethod
-    def private(cls, words: U64Array) -> HashIndex:
+    def private(cls, words: U64Array, salt: int = 0) -> HashIndex:
         """Over buckets of its own, twice as many as there are rows."""
-        return cls(np.zeros(1 << max(4, (2 * len(words) - 1).bit_length()), np.uint32), words)
+        return cls(np.zeros(1 << max(4, (2 * len(words) - 1).bit_length()), np.uint32), words, salt)
 
     @property
     def crowded(self) -> bool:
@@ -57,12 +58,16 @@ class HashIndex:
         """Row of each identity (n, 32), `NO_ROW` where it has none."""
         return find_rows(self.buckets, self.words, words_of(ids), self.salt)
 
-    def insert(self, rows: I64Array) -> None:
-        """Indexes rows whose identities are distinct and not yet indexed.
+    def hashes_of(self, rows: I64Array) -> U32Array:
+        """Hashes of the identities of these rows, as far as an index of any size looks at them."""
+        return hashes(self.words.take(rows, axis=0), self.salt).astype(np.uint32)
+
+    def insert(self, rows: I64Array, hashed: U32Array | None = None) -> None:
+        """Indexes rows whose identities are distinct and not yet indexed; `hashed`: their `hashes_of`, where known.
 
         Many go at once; where several want one bucket the last write stands and the others go on.
         """
-        bucket = first_bucket(self.words.take(rows, axis=0), self.salt, self.mask)
+        bucket = ((self.hashes_of(rows) if hashed is None else hashed) & self._mask).astype(np.int64)
         while len(rows) > FEW:
             rows, bucket = self._place(rows, bucket)
         self.buckets.take(bucket)  # into the processor's cache, together: one by one each would be waited for
@@ -91,21 +96,25 @@ class HashIndex:
     def remove(self, rows: I64Array) -> None:
         """Takes out rows that are indexed. Where a probe would end at the next bucket anyway none need go on."""
         at = self._bucket_of[rows]
-        goes_on = self.buckets[(at + _ONE) & self._mask] != _EMPTY
-        self.buckets[at] = goes_on * _TOMBSTONE  # and else empty
-        self.tombstones += int(np.count_nonzero(goes_on))
+        following = self.buckets[(at + _ONE) & self._mask]
+        self.buckets[at] = -np.minimum(following, _ONE)  # a tombstone, or empty as the next one
+        self.tombstones += len(indices(following))
 
     def _insert_few(self, rows: list[int], starts: list[int]) -> None:
-        buckets, mask = self._scalar, self.mask
-        for row, start in zip(rows, starts, strict=True):
-            bucket = start
-            while 0 < (entry := buckets[bucket]) < BUCKET_TOMBSTONE:
-                bucket = (bucket + 1) & mask
+        buckets = self._scalar
+        for row, bucket in zip(rows, starts, strict=True):
+            if buckets[bucket]:
+                bucket = self._bucket_of_scalar[row] = self._free_from(bucket)
             buckets[bucket] = row + 1
-            if bucket != start:
-                self._bucket_of_scalar[row] = bucket
-            if entry:
-                self.tombstones -= 1
+
+    def _free_from(self, bucket: int) -> int:
+        """The first bucket from there that may be taken; a tombstone is taken for it."""
+        buckets = self._scalar
+        while 0 < (entry := buckets[bucket]) < BUCKET_TOMBSTONE:
+            bucket = (bucket + 1) & self.mask
+        if entry:
+            self.tombstones -= 1
+        return bucket
 
     def rebuild(self, rows: I64Array) -> None:
         """Starts over with exactly these rows."""

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tierd.core.arrays import constant, scalars
+from tierd.core.arrays import scalars
 from tierd.core.attention import Attention
 from tierd.core.catalog import FLAG_UNIT, Catalog
-from tierd.core.policy.base import Attended, FloatArray, Moment, Policy, ranks_of
+from tierd.core.policy.base import Attended, Moment, Policy, ranks_of
 from tierd.core.statistics import StatsOf
 from tierd.core.victim_rows import NONE, Spot
 from tierd_client.format import I64Array
 
-_NO_HEAD, _LOWEST = constant(NONE, np.int64), constant(-np.inf, np.float64)
 COLUMNS = ("touches", "last", "wall", "ema", "crf", "flags", "position", "learnt")
 
 
@@ -63,16 +62,20 @@ class Heads:
             of_head[at] = of_row[row]
         return True
 
-    def spot(self, at: int) -> Spot:
-        """That of the head of a list, as it was when it became the head: what is first now comes no sooner."""
-        return self._last_at[at], -self._position_at[at]
+    def spots(self, ats: list[int]) -> list[tuple[Spot, int]]:
+        """Those of the heads of these lists, as they were when they became heads: what is first now comes no
+        sooner. Each with the number of its list."""
+        last, position = self._last_at, self._position_at
+        return [((last[at], -position[at]), at) for at in ats]
 
-    def ranks(self, policy: Policy, now: Moment, count: int) -> FloatArray:
+    def ranks(self, policy: Policy, now: Moment, count: int) -> list[float]:
         """Rank of the heads of the first so many lists, minus infinity where there is none."""
         if not count:
-            return np.empty(0)
-        by_policy = ranks_of(policy, StatsOf(self, slice(count)), now)
-        ranks: FloatArray = np.where(self.rows[:count] == _NO_HEAD, _LOWEST, by_policy)
+            return []
+        rows = self.rows[:count].tolist()
+        ranks: list[float] = ranks_of(policy, StatsOf(self, slice(count)), now).tolist()
+        if NONE in rows:
+            ranks = [-np.inf if row == NONE else rank for row, rank in zip(rows, ranks, strict=True)]
         return ranks
 
     def twice(self) -> Heads:

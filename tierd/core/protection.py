@@ -29,7 +29,7 @@ class Barred:
     pins: NDArray[np.int32]
     leases: NDArray[np.int32]
     moves: NDArray[np.uint8]
-    kept: NDArray[np.float64] | None
+    kept: NDArray[np.float64] | None = None
 
     def one(self, row: int) -> bool:
         held = self.pins.item(row) or self.leases.item(row) or self.moves.item(row)

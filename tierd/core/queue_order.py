@@ -120,7 +120,7 @@ class QueueOrder(Victims):
             if parent != NO_ROW and self._rows.child_goes(parent):
                 self.put_back(np.array([parent]))
         self._choices.append(choice)
-        return self._rows.take(list(choice.rows))
+        return self._rows.take(np.array(list(choice.rows), np.int64))
 
     def terms(self, row: int) -> dict[str, float]:
         return self._queues.terms(self._inside[row][0]) if row in self._inside else {}

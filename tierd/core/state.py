@@ -6,6 +6,7 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,9 @@ ARENA_TIERS = (Tier.HBM, Tier.HOST)
 class TierState:
     """One tier that is on."""
 
-    def __init__(self, copies: TierCopies, age: NDArray[np.float64], *, lends: bool = False) -> None:
+    def __init__(
+        self, copies: TierCopies, age: NDArray[np.float64], pins: NDArray[np.int32], *, lends: bool = False
+    ) -> None:
         """`age`: where the characteristic age is kept, one number; 0 before the tier's first start."""
         self.lends = lends
         self._age = age
@@ -60,6 +63,7 @@ class TierState:
             age[0] = FIRST_AGE
         self.copies = copies
         self.tier = copies.tier
+        self.barred = Barred(pins, copies.leases, copies.moves)
         self.children = np.zeros(copies.catalog.capacity, np.int32)
         """Children of each row with a copy here, those chosen to leave not counted."""
         self.leaving: set[int] = set()
@@ -72,7 +76,7 @@ class TierState:
     @property
     def age(self) -> float:
         """The characteristic age T: mean idle age of what the tier evicts, in steps. Survives restarts."""
-        return float(self._age[0])
+        return float(self._age.item(0))
 
     @age.setter
     def age(self, steps: float) -> None:
@@ -83,19 +87,21 @@ class State:
     def __init__(self, settings: EngineSettings, tables: Tables, hazards: Hazards) -> None:
         self.settings, self.tables, self.hazards = settings, tables, hazards
         self.catalog = Catalog(tables.catalog)
-        self.ghosts = Ghosts(tables.ghosts, tables.learnt["ghosts"])
+        self.ghosts = Ghosts(tables.ghosts, tables.learnt["ghosts"], self.catalog.index.salt)
         self.gaps = Gaps(tables.learnt["gaps"])
         self.new_class = 0
         """Of the request in hand, by the tokens that it brings (gaps.py)."""
         self.sessions = Sessions(tables.sessions, settings.max_held)
         self.clock = Clock(settings.clock, settings.steps_per_second)
         self.policy: Policy = parse(settings.policy)
+        self.pins: NDArray[np.int32] = np.zeros(self.catalog.capacity, np.int32)
+        """Open sequences (and the command in hand) that hold each row."""
         self.tiers: dict[Tier, TierState] = {}
         for spec in sorted(settings.tiers, key=lambda spec: spec.tier):
             copies = TierCopies(spec.tier, self.catalog, spec.segments, spec.capacity_bytes, spec.readable, hazards)
             copies.footprints.learn(spec.footprints, 0.0)
             age = tables.catalog.words[WORD_AGES + spec.tier - 1 :][:1].view(np.float64)
-            self.tiers[spec.tier] = TierState(copies, age, lends=spec.lends)
+            self.tiers[spec.tier] = TierState(copies, age, self.pins, lends=spec.lends)
         self.sequences: dict[tuple[int, str], Sequence] = {}
         self.budgeted: dict[tuple[int, str], Sequence] = {}
         """Those of them that have a budget."""
@@ -103,8 +109,6 @@ class State:
         """Identities that open sequences name."""
         self.recent: OrderedDict[tuple[int, str], Sequence] = OrderedDict()
         """Sequences that closed a short while ago, the latest last."""
-        self.pins: NDArray[np.int32] = np.zeros(self.catalog.capacity, np.int32)
-        """Open sequences (and the command in hand) that hold each row."""
         self.awaited: dict[bytes, int] = {}
         """Identities of open sequences that have no row yet -> how many hold them."""
         self.kept = Deadlines(self.catalog.pinned_until)
@@ -257,8 +261,9 @@ class State:
 
     def protection(self, tier: TierState) -> Protection:
         """Which rows may not leave this tier now."""
-        kept = self.kept.until if len(self.kept) and self.destination(tier) is None else None
-        return Barred(self.pins, tier.copies.leases, tier.copies.moves, kept)
+        if len(self.kept) and self.destination(tier) is None:
+            return replace(tier.barred, kept=self.kept.until)
+        return tier.barred
 
     def protected(self, tier: TierState, rows: I64Array) -> NDArray[np.bool_]:
         return self.protection(tier).many(rows)
@@ -337,7 +342,8 @@ class State:
             records = statistics.records_of(self.catalog, rows)
         if len(rows):
             limit = self.policy.common.ghosts_for(self.most_identities)
-            self.ghosts.add(self.catalog.identity.take(rows, axis=0), records, limit)
+            ids, hashed = self.catalog.identity.take(rows, axis=0), self.catalog.hashes[rows]
+            self.ghosts.add(ids, records, limit, hashed)
 
     # --- copies -------------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ TokenArray = NDArray[np.uint32]
 
 NONE = -1
 _ONE = constant(1, np.uint32)
+_CHILD, _NO_CHILD = constant(1, np.int32), constant(0, np.int32)
+TOGETHER_FROM = 16
+"""Shorter runs are looked at row by row in less time."""
 
 
 class Victims(Protocol):
@@ -70,6 +73,7 @@ class VictimRows:
 
     def __init__(self, catalog: Catalog, children: NDArray[np.int32], *, leaf_only: bool) -> None:
         self.catalog = catalog
+        self._children = children
         self.children_at = scalars(children)
         """Children of each row that are still in the tier."""
         self.leaf_only = leaf_only
@@ -77,7 +81,7 @@ class VictimRows:
         self.token = np.zeros(catalog.capacity, np.uint32)
         """Moves on with each insertion of the row and when it leaves, modulo 2^32: odd while it is in."""
         self._token_at = scalars(self.token)
-        self._last_at, self._position_at = scalars(catalog.last), scalars(catalog.position)
+        self.last_at, self._position_at = scalars(catalog.last), scalars(catalog.position)
         self.out = np.zeros(catalog.capacity, bool)
         self.out_at = scalars(self.out)
         self.members = 0
@@ -104,18 +108,32 @@ class VictimRows:
     def discard(self, rows: I64Array) -> None:
         tokens = self.token[rows]
         odd = tokens & _ONE
-        if inside := int(np.count_nonzero(odd)):  # none where they were chosen
-            self.members -= inside
+        if some(odd):  # none is in of those that were chosen
+            self.members -= int(np.count_nonzero(odd))
             self.token[rows] = tokens + odd
         self.out[rows] = False
 
-    def take(self, chosen: list[int]) -> I64Array:
+    def take(self, rows: I64Array) -> I64Array:
         """These were chosen."""
-        rows = np.array(chosen, np.int64)
         self.token[rows] += _ONE
         self.out[rows] = True
         self.members -= len(rows)
         return rows
+
+    def go_together(self, run: I64Array) -> bool:
+        """Counts rows of a run as gone from their parents, if all go and no parent comes back into the order
+        with the last of its children. False, and nothing changes, where that is not so, or only a look at one after
+        the other can say it: of rows last accessed in one step no parent comes before its child."""
+        if len(run) < TOGETHER_FROM or self.last_at[run.item(0)] != self.last_at[run.item(-1)]:
+            return False
+        linked = self.catalog.linked(run)
+        if self.leaf_only and some(self.out[linked]):
+            return False
+        np.subtract.at(self._children, linked, _CHILD)
+        if not self.leaf_only or not some(self._children[run] != _NO_CHILD):
+            return True
+        np.add.at(self._children, linked, _CHILD)
+        return False
 
     def stays(self, row: int) -> bool:
         """Whether its children keep a row here."""
@@ -132,7 +150,7 @@ class VictimRows:
         return np.array([row for row in rows.tolist() if out[row] and not self.stays(row)], np.int64)
 
     def place(self, row: int) -> Place:
-        return self._last_at[row], -self._position_at[row], self.catalog.identity[row].tobytes()
+        return self.last_at[row], -self._position_at[row], self.catalog.identity[row].tobytes()
 
     def in_order(self, rows: I64Array) -> I64Array:
         """Rows last accessed in one step, sorted by their places."""

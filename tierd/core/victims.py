@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import every, groups, indices, some
+from tierd.core.arrays import alike, every, groups, indices, some
 from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.heads import Heads
@@ -214,7 +214,7 @@ class ClassLists(Victims):
         self._number: dict[int, int] = {}
         self._lists: list[_ClassList] = []
         self._heads = Heads(catalog, LISTS)
-        self._standings: I64Array = np.zeros(LISTS, np.int64)
+        self._standings: list[int] = []
         self._several_standings = False
         self._unsure: set[int] = set()
         self._sure: set[int] = set()
@@ -226,7 +226,7 @@ class ClassLists(Victims):
         tokens = self._rows.renew(rows)
         classes = self._classes(rows)
         last = self._catalog.last[rows]
-        if some(last != last[0]):
+        if not alike(last):
             for part in groups(last):
                 self._insert_by_class(rows[part], tokens[part], classes[part], int(last[part[0]]))
         else:
@@ -241,7 +241,7 @@ class ClassLists(Victims):
         return numbers + self._policy.classes(StatsOf(self._catalog, rows))
 
     def _insert_by_class(self, rows: I64Array, tokens: TokenArray, classes: I64Array, step: int) -> None:
-        if every(classes == classes[0]):
+        if alike(classes):
             self._add(int(classes[0]), rows, tokens, step)
             return
         for part in groups(classes):
@@ -265,11 +265,10 @@ class ClassLists(Victims):
         if at is None:
             at = self._number[number] = len(self._lists)
             self._lists.append(_ClassList())
-            if at == len(self._standings):
+            if at == len(self._heads.rows):
                 self._heads = self._heads.twice()
-                self._standings = np.concatenate([self._standings, np.zeros(at, np.int64)])
-            self._standings[at] = number >> CLASS_BITS
-            self._several_standings |= bool(self._standings[at] != self._standings[0])
+            self._standings.append(number >> CLASS_BITS)
+            self._several_standings |= self._standings[at] != self._standings[0]
         return at
 
     def discard(self, rows: I64Array) -> None:
@@ -290,10 +289,9 @@ class ClassLists(Victims):
         kept = [(number, found) for number, found in kept if not found.empty]
         self._number = {number: at for at, (number, _) in enumerate(kept)}
         self._lists = [found for _, found in kept]
-        self._standings = np.zeros(max(LISTS, len(kept)), np.int64)
-        self._heads = Heads(self._catalog, len(self._standings))
-        self._standings[: len(kept)] = [number >> CLASS_BITS for number, _ in kept]
-        self._several_standings = some(self._standings[: len(kept)] != self._standings[0])
+        self._heads = Heads(self._catalog, max(LISTS, len(kept)))
+        self._standings = [number >> CLASS_BITS for number, _ in kept]
+        self._several_standings = len(set(self._standings)) > 1
         self._unsure = set(range(len(kept)))
 
     def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
@@ -301,9 +299,9 @@ class ClassLists(Victims):
         self._sure.clear()
         self._find_heads(protection)
         merge = _Merge(self._catalog, self._policy, now, self._rows)
-        ranks: NDArray[np.float64] | None = None
-        chosen = list[int]()
-        while len(chosen) < count:
+        ranks: list[float] | None = None
+        chosen, went_on = list[I64Array](), True
+        while count and went_on:
             if len(self._lists) == 1:
                 bar = self._alone(protection)
             else:
@@ -314,11 +312,12 @@ class ClassLists(Victims):
             if self._unsure:
                 continue
             head, found = self._heads.rows.item(bar.at), self._lists[bar.at]
-            run = merge.run(head, found, bar, count - len(chosen), protection)
+            run = merge.run(head, found, bar, count, protection)
             self._unsure.add(bar.at)
-            if not self._take_run(found, run, chosen, lets):
-                break
-        return self._rows.take(chosen)
+            taken, went_on = self._take_run(found, run, lets)
+            chosen.append(taken)
+            count -= len(taken)
+        return self._rows.take(chosen[0] if len(chosen) == 1 else np.concatenate([_NO_ROWS, *chosen]))
 
     def _alone(self, protection: Protection) -> _Bar | None:
         """As `_bar` where there is one list only, whatever its ranks are."""
@@ -326,62 +325,77 @@ class ClassLists(Victims):
         self._find_heads(protection)
         return None if self._heads.rows.item(0) == NONE else _Bar(0, np.inf, -np.inf, None)
 
-    def _bar(self, ranks: NDArray[np.float64]) -> _Bar | None:
+    def _bar(self, ranks: list[float]) -> _Bar | None:
         """The list whose head goes first, and how far its rows go before all others; None where no list has a head.
         Lists whose heads may be the first, and are not sure, are `_unsure` now: then it says nothing."""
-        at = int(ranks.argmax()) if len(ranks) else NONE
-        if at == NONE or (rank := ranks.item(at)) == -np.inf:
+        if (rank := max(ranks, default=-np.inf)) == -np.inf:
             return None
+        if ranks.count(rank) > 1:
+            return self._first_of([at for at, other in enumerate(ranks) if other == rank], rank)
+        at = ranks.index(rank)
         ranks[at] = -np.inf
-        others = ranks.item(ranks.argmax())
+        others = max(ranks)
         ranks[at] = rank
-        if others < rank:
-            self._unsure.update({at} - self._sure)
-            return _Bar(at, rank, others, None)
-        ties = sorted((self._heads.spot(tie), tie) for tie in indices(ranks == rank).tolist())
-        level = {tie for spot, tie in ties if spot == ties[0][0]}
-        self._unsure.update(level - self._sure)
-        if len(level) > 1 and not self._unsure:
-            at = min(level, key=lambda tie: self._rows.place(self._heads.rows.item(tie)))
-            return _Bar(at, rank, others, ties[0][0])
-        return _Bar(ties[0][1], rank, others, ties[1][0])
+        self._unsure.update({at} - self._sure)
+        return _Bar(at, rank, others, None)
 
-    def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _first_of(self, ties: list[int], rank: float) -> _Bar:
+        """As `_bar`, of lists whose heads rank alike."""
+        spots = sorted(self._heads.spots(ties))
+        (spot, at), (following, _) = spots[:2]
+        if spot < following:
+            self._unsure.update({at} - self._sure)
+            return _Bar(at, rank, rank, following)
+        level = {tie for other, tie in spots if other == spot}
+        self._unsure.update(level - self._sure)
+        if not self._unsure:
+            at = min(level, key=lambda tie: self._rows.place(self._heads.rows.item(tie)))
+        return _Bar(at, rank, rank, spot)
+
+    def _rivals(self, ranks: list[float]) -> list[float]:
         """Ranks of the heads of the lowest standing that has one, minus infinity for all others."""
         if not self._several_standings:
             return ranks
-        standing = self._standings[: len(ranks)]
-        lowest = standing.min(initial=1 << CLASS_BITS, where=ranks != -np.inf)
-        return np.where(standing == lowest, ranks, -np.inf)
+        both = list(zip(self._standings, ranks, strict=True))
+        lowest = min((standing for standing, rank in both if rank != -np.inf), default=0)
+        return [rank if standing == lowest else -np.inf for standing, rank in both]
 
-    def _take_run(self, found: _ClassList, run: I64Array, chosen: list[int], lets: Lets | None) -> bool:
+    def _take_run(self, found: _ClassList, run: I64Array, lets: Lets | None) -> tuple[I64Array, bool]:
         """Takes rows that go one after the other, until one that goes lets its parent come back into the order.
-        False when one was not let go."""
-        known, rows = self._rows, cast(list[int], run.tolist())
-        children, out, leaf_only = known.children_at, known.out_at, known.leaf_only
-        parents = self._catalog.parents(run).tolist() if len(rows) > 1 else [self._catalog.parent_of(rows[0])]
-        late, looked_at, went_on = found.is_late(rows[0]), len(rows), True
-        freed = NONE
-        for at, (row, parent) in enumerate(zip(rows, parents, strict=True)):
-            if leaf_only and children[row]:
-                out[row] = True
-                continue
-            if lets is not None and not lets(row):
-                looked_at, went_on = at, False
-                break
-            chosen.append(row)
-            if parent >= 0:
-                left = children[parent] = children[parent] - 1
-                if leaf_only and not left and out[parent]:
-                    looked_at, freed = at + 1, parent
-                    break
+        Those that go; False when one was not let go."""
+        if lets is None and self._rows.go_together(run):
+            found.drop_staged(len(run))
+            return run, True
+        rows = cast(list[int], run.tolist())
+        late = found.is_late(rows[0])
+        taken, looked_at, freed = self._one_by_one(rows, run, lets)
         if not late:
             found.drop_staged(looked_at)
         elif looked_at:
             found.drop_late()
         if freed != NONE:
             self.put_back(np.array([freed]))
-        return went_on
+        went_on = looked_at == len(rows) or freed != NONE
+        return run if len(taken) == len(rows) else np.array(taken, np.int64), went_on
+
+    def _one_by_one(self, rows: list[int], run: I64Array, lets: Lets | None) -> tuple[list[int], int, int]:
+        """As `_take_run`: the rows that go, how many were looked at, and the parent that comes back, or NONE."""
+        known = self._rows
+        children, out, leaf_only = known.children_at, known.out_at, known.leaf_only
+        parents = self._catalog.parents(run).tolist() if len(rows) > 1 else [self._catalog.parent_of(rows[0])]
+        taken = list[int]()
+        for at, (row, parent) in enumerate(zip(rows, parents, strict=True)):
+            if leaf_only and children[row]:
+                out[row] = True
+                continue
+            if lets is not None and not lets(row):
+                return taken, at, NONE
+            taken.append(row)
+            if parent >= 0:
+                left = children[parent] = children[parent] - 1
+                if leaf_only and not left and out[parent]:
+                    return taken, at + 1, parent
+        return taken, len(rows), NONE
 
     def _find_heads(self, protection: Protection) -> list[int]:
         """Finds the first rows of `_unsure` lists; those lists whose heads may have other ranks now."""
@@ -394,15 +408,12 @@ class ClassLists(Victims):
         self._unsure.clear()
         return changed
 
-    def _refresh(
-        self, merge: _Merge, ranks: NDArray[np.float64] | None, protection: Protection
-    ) -> NDArray[np.float64]:
+    def _refresh(self, merge: _Merge, ranks: list[float] | None, protection: Protection) -> list[float]:
         """Brings the heads of lists that changed, and their ranks, up to date."""
         changed = self._find_heads(protection)
         if ranks is None:
             return self._heads.ranks(self._policy, merge.now, len(self._lists))
-        if len(self._lists) > len(ranks):
-            ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
+        ranks.extend([-np.inf] * (len(self._lists) - len(ranks)))
         for at in changed:
             ranks[at] = merge.rank(self._heads.rows.item(at), self._lists[at])
         return ranks
@@ -439,17 +450,19 @@ class _Merge:
     def run(self, row: int, found: _ClassList, bar: _Bar, most: int, protection: Protection) -> I64Array:
         """The first row of a class, which goes first of all, and those behind it that go before all other heads: a
         latecomer has none."""
-        if most == 1 or len(found.stage) <= 1 or row != found.stage[0]:
+        stage, last_at = found.stage, self._rows.last_at
+        if most == 1 or len(stage) <= 1 or row != stage.item(0):
             return np.array([row])
         if found.refined_in != self._rows.choice:  # within one choice nothing on a stage loses its place
             found.refine(self._rows, protection)
-        rows, last = found.stage[:most], self._catalog.last
+            stage = found.stage
+        rows = stage[:most]
         if found.late:
-            before = last[rows] < found.late[0][0][0]
+            before = self._catalog.last[rows] < found.late[0][0][0]
             rows = rows[: max(1, len(rows) if every(before) else int(before.argmin()))]
-        if bar.others == -np.inf or (self._goes_by_last(bar, row) and last[rows[-1]] == last[row]):
+        if bar.others == -np.inf or (self._goes_by_last(bar, row) and last_at[rows.item(-1)] == last_at[row]):
             return rows
-        ahead = found.stage[: len(rows) + 1]
+        ahead = stage[: len(rows) + 1]
         ranks = ranks_of(self._policy, StatsOf(self._catalog, ahead), self.now)
         behind = indices(~self._pass(bar, rows[1:], ranks[1 : len(rows)]))
         count = int(behind[0]) + 1 if len(behind) else len(rows)
@@ -459,7 +472,7 @@ class _Merge:
 
     def _goes_by_last(self, bar: _Bar, row: int) -> bool:
         """Whether all of a list that were last accessed with this row, its head, go before all other heads."""
-        return bar.rank > bar.others or (bar.spot is not None and self._catalog.last.item(row) < bar.spot[0])
+        return bar.rank > bar.others or (bar.spot is not None and self._rows.last_at[row] < bar.spot[0])
 
     def _pass(self, bar: _Bar, rows: I64Array, ranks: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which of these rows surely go before all other heads. Of several with one last access and depth the
@@ -519,7 +532,7 @@ class KeyHeap(Victims):
             parent = self._catalog.parent_of(row)
             if parent != NO_ROW and self._rows.child_goes(parent):
                 self.put_back(np.array([parent]))
-        return self._rows.take(chosen)
+        return self._rows.take(np.array(chosen, np.int64))
 
 
 def make_victims(catalog: Catalog, policy: Policy, children: NDArray[np.int32]) -> Victims:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tierd.core import statistics, victims
+from tierd.core import statistics, victim_rows, victims
 from tierd.core.catalog import Catalog
 from tierd.core.engine import Tables
 from tierd.core.gaps import Gaps
@@ -106,3 +106,51 @@ def test_victims_are_the_first_of_a_plain_sort(ranking: str, seed: int, monkeypa
     play = Play(ranking, seed)
     for _ in range(250):
         play.turn()
+
+
+class Trees:
+    """Orders of one tier whose rows are the nodes of random trees, accessed in some order, a few of them pinned."""
+
+    def __init__(self, spec: str, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.catalog, self.policy, self.pins = Catalog(Tables.private(ROWS).catalog), parse(spec), Pins()
+        rows = self.catalog.insert(self.random.integers(0, 256, (ROWS, 32)).astype(np.uint8))
+        for row in rows[1:].tolist():
+            if (drawn := self.random.random()) < 0.5:
+                continue
+            parent = row - 1 if drawn < 0.9 else int(self.random.integers(row))
+            self.catalog.parent[row], self.catalog.parent_birth[row] = parent, self.catalog.birth[parent]
+            self.catalog.position[row] = self.catalog.position[parent] + 1
+        steps = np.sort(self.random.integers(1, self.random.integers(2, ROWS), ROWS))
+        self.catalog.last[rows] = steps[:: self.random.choice([1, -1])]
+        self.pins.pinned[:] = self.random.random(ROWS) < 0.05
+
+    def order(self) -> victims.Victims:
+        children = np.zeros(ROWS, np.int32)
+        np.add.at(children, self.catalog.linked(np.arange(ROWS)), 1)
+        order = make_victims(self.catalog, self.policy, children)
+        order.load(np.arange(ROWS))
+        return order
+
+
+@pytest.mark.parametrize("spec", ["lru", "lru(leaf_only=false)", "gittins"])
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_go_together_are_those_that_go_one_by_one(
+    spec: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of trees, as of chains, a run taken at once is what a look at one row after the other takes."""
+    trees = Trees(spec, seed)
+    together, one_by_one = trees.order(), trees.order()
+    for turn in range(30):
+        count, now, chosen = int(trees.random.integers(2, 9)), Moment(ROWS, float(ROWS), 50.0), []
+        for order, least in ((together, 2), (one_by_one, ROWS + 1)):
+            monkeypatch.setattr(victim_rows, "TOGETHER_FROM", least)
+            chosen.append(order.choose(count, now, trees.pins))
+            order.discard(chosen[-1])
+        assert chosen[0].tolist() == chosen[1].tolist()
+        if turn == 15:
+            pinned = np.flatnonzero(trees.pins.pinned)
+            trees.pins.pinned[:] = False
+            together.put_back(pinned)
+            one_by_one.put_back(pinned)
+    assert not len(chosen[0])
