@@ -110,7 +110,10 @@ MEASUREMENTS = (
     ),
     Measurement(
         "scale",
-        (Figure("sim_accesses_per_minute", "`tierd sim`, block accesses a minute of CPU", 2e6, 2e6),),
+        (
+            Figure(replay.FIGURE, "`tierd sim`, block accesses a minute of CPU; the slowest policy", 2e6, 2e6),
+            *(Figure(f"{replay.FIGURE}_{spec}", f"accesses a minute with {spec}") for spec in replay.SPECS),
+        ),
         replay.rate,
     ),
     Measurement(
