@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tierd.core.arrays import scalars
+from tierd.core.arrays import constant, scalars, some
 from tierd.core.attention import Attention
 from tierd.core.catalog import FLAG_UNIT, Catalog
-from tierd.core.policy.base import Attended, Moment, Policy, ranks_of
+from tierd.core.policy.base import Attended, FloatArray, Moment, Policy, ranks_of
 from tierd.core.statistics import StatsOf
 from tierd.core.victim_rows import NONE, Spot
 from tierd_client.format import I64Array
 
+_NO_HEAD, _LOWEST = constant(NONE, np.int64), constant(-np.inf, np.float64)
 COLUMNS = ("touches", "last", "wall", "ema", "crf", "flags", "position", "learnt")
 
 
@@ -68,14 +69,13 @@ class Heads:
         last, position = self._last_at, self._position_at
         return [((last[at], -position[at]), at) for at in ats]
 
-    def ranks(self, policy: Policy, now: Moment, count: int) -> list[float]:
+    def ranks(self, policy: Policy, now: Moment, count: int) -> FloatArray:
         """Rank of the heads of the first so many lists, minus infinity where there is none."""
         if not count:
-            return []
-        rows = self.rows[:count].tolist()
-        ranks: list[float] = ranks_of(policy, StatsOf(self, slice(count)), now).tolist()
-        if NONE in rows:
-            ranks = [-np.inf if row == NONE else rank for row, rank in zip(rows, ranks, strict=True)]
+            return np.empty(0)
+        ranks = np.array(ranks_of(policy, StatsOf(self, slice(count)), now))  # a policy may return its columns
+        if some(missing := self.rows[:count] == _NO_HEAD):
+            ranks[missing] = _LOWEST
         return ranks
 
     def twice(self) -> Heads:

@@ -214,7 +214,7 @@ class ClassLists(Victims):
         self._number: dict[int, int] = {}
         self._lists: list[_ClassList] = []
         self._heads = Heads(catalog, LISTS)
-        self._standings: list[int] = []
+        self._standings: I64Array = np.zeros(LISTS, np.int64)
         self._several_standings = False
         self._unsure: set[int] = set()
         self._sure: set[int] = set()
@@ -265,10 +265,11 @@ class ClassLists(Victims):
         if at is None:
             at = self._number[number] = len(self._lists)
             self._lists.append(_ClassList())
-            if at == len(self._heads.rows):
+            if at == len(self._standings):
                 self._heads = self._heads.twice()
-            self._standings.append(number >> CLASS_BITS)
-            self._several_standings |= self._standings[at] != self._standings[0]
+                self._standings = np.concatenate([self._standings, np.zeros(at, np.int64)])
+            self._standings[at] = number >> CLASS_BITS
+            self._several_standings |= bool(self._standings[at] != self._standings[0])
         return at
 
     def discard(self, rows: I64Array) -> None:
@@ -289,9 +290,10 @@ class ClassLists(Victims):
         kept = [(number, found) for number, found in kept if not found.empty]
         self._number = {number: at for at, (number, _) in enumerate(kept)}
         self._lists = [found for _, found in kept]
-        self._heads = Heads(self._catalog, max(LISTS, len(kept)))
-        self._standings = [number >> CLASS_BITS for number, _ in kept]
-        self._several_standings = len(set(self._standings)) > 1
+        self._standings = np.zeros(max(LISTS, len(kept)), np.int64)
+        self._heads = Heads(self._catalog, len(self._standings))
+        self._standings[: len(kept)] = [number >> CLASS_BITS for number, _ in kept]
+        self._several_standings = some(self._standings[: len(kept)] != self._standings[0])
         self._unsure = set(range(len(kept)))
 
     def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
@@ -299,7 +301,7 @@ class ClassLists(Victims):
         self._sure.clear()
         self._find_heads(protection)
         merge = _Merge(self._catalog, self._policy, now, self._rows)
-        ranks: list[float] | None = None
+        ranks: NDArray[np.float64] | None = None
         chosen, went_on = list[I64Array](), True
         while count and went_on:
             if len(self._lists) == 1:
@@ -325,16 +327,16 @@ class ClassLists(Victims):
         self._find_heads(protection)
         return None if self._heads.rows.item(0) == NONE else _Bar(0, np.inf, -np.inf, None)
 
-    def _bar(self, ranks: list[float]) -> _Bar | None:
+    def _bar(self, ranks: NDArray[np.float64]) -> _Bar | None:
         """The list whose head goes first, and how far its rows go before all others; None where no list has a head.
         Lists whose heads may be the first, and are not sure, are `_unsure` now: then it says nothing."""
-        if (rank := max(ranks, default=-np.inf)) == -np.inf:
+        at = int(ranks.argmax()) if len(ranks) else NONE
+        if at == NONE or (rank := ranks.item(at)) == -np.inf:
             return None
-        if ranks.count(rank) > 1:
-            return self._first_of([at for at, other in enumerate(ranks) if other == rank], rank)
-        at = ranks.index(rank)
+        if len(ties := indices(ranks == rank)) > 1:
+            return self._first_of(ties.tolist(), rank)
         ranks[at] = -np.inf
-        others = max(ranks)
+        others = ranks.item(ranks.argmax())
         ranks[at] = rank
         self._unsure.update({at} - self._sure)
         return _Bar(at, rank, others, None)
@@ -352,13 +354,13 @@ class ClassLists(Victims):
             at = min(level, key=lambda tie: self._rows.place(self._heads.rows.item(tie)))
         return _Bar(at, rank, rank, spot)
 
-    def _rivals(self, ranks: list[float]) -> list[float]:
+    def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
         """Ranks of the heads of the lowest standing that has one, minus infinity for all others."""
         if not self._several_standings:
             return ranks
-        both = list(zip(self._standings, ranks, strict=True))
-        lowest = min((standing for standing, rank in both if rank != -np.inf), default=0)
-        return [rank if standing == lowest else -np.inf for standing, rank in both]
+        standing = self._standings[: len(ranks)]
+        lowest = standing.min(initial=1 << CLASS_BITS, where=ranks != -np.inf)
+        return np.where(standing == lowest, ranks, -np.inf)
 
     def _take_run(self, found: _ClassList, run: I64Array, lets: Lets | None) -> tuple[I64Array, bool]:
         """Takes rows that go one after the other, until one that goes lets its parent come back into the order.
@@ -408,12 +410,15 @@ class ClassLists(Victims):
         self._unsure.clear()
         return changed
 
-    def _refresh(self, merge: _Merge, ranks: list[float] | None, protection: Protection) -> list[float]:
+    def _refresh(
+        self, merge: _Merge, ranks: NDArray[np.float64] | None, protection: Protection
+    ) -> NDArray[np.float64]:
         """Brings the heads of lists that changed, and their ranks, up to date."""
         changed = self._find_heads(protection)
         if ranks is None:
             return self._heads.ranks(self._policy, merge.now, len(self._lists))
-        ranks.extend([-np.inf] * (len(self._lists) - len(ranks)))
+        if len(self._lists) > len(ranks):
+            ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
         for at in changed:
             ranks[at] = merge.rank(self._heads.rows.item(at), self._lists[at])
         return ranks
