@@ -69,6 +69,7 @@ class Clock(StrEnum):
 
 class SpillWrite(StrEnum):
     ON_EVICT = "on_evict"
+    ON_WORTH = "on_worth"
     ON_REUSE = "on_reuse"
     THROUGH = "through"
 
@@ -183,9 +184,10 @@ class Settings(BaseModel):
     )
     spill_write: SpillWrite = Field(
         SpillWrite.ON_EVICT,
-        description="When a block goes to the spill store: when it is evicted (default: fewest writes), at its "
-        "second access (`on_reuse`: what is evicted before is dropped), or as soon as it is stored (`through`: "
-        "others find it at once, and an eviction writes nothing).",
+        description="When a block goes to the spill store: when it is evicted (default), unless what would be "
+        "deleted there for it is worth more (`on_worth`), at its second access (`on_reuse`: what is evicted before "
+        "is dropped), or as soon as it is stored (`through`: others find it at once, and an eviction writes "
+        "nothing).",
     )
     spill_bytes_per_s: Size = Field(
         0, ge=0, le=1 << 40,

@@ -51,7 +51,7 @@ def stats(
     _print_spill(found)
     _print_shed(found)
     typer.echo(
-        f"\n{found.identities} identities, {found.ghosts} ghosts, {found.sessions - 1} sessions beside this one, "
+        f"\n{found.identities} identities, {found.ghosts} ghosts, {found.sessions} sessions, "
         f"{found.sequences} sequences, {found.leases} leases, {found.moves_in_flight} moves under way, "
         f"{found.misses_total} misses\n{found.pinned_blocks} blocks pinned, {size(found.pinned_bytes)} of "
         f"{size(found.pinned_bytes_max)} that may be, {found.prefetches} prefetches under way\n"

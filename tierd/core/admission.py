@@ -3,19 +3,20 @@
 `learned`: the newcomers of a request are weighed against the next victims, the deepest newcomer first, by the index
 of gaps.py. One is declined while the victim's index is more than THETA times its own: what is dropped cannot come
 back before its next miss, so that a newcomer must be worth more. The first block of a request is always stored, and
-nothing is declined while there is room.
+nothing is declined while there is room. With `spill_write = on_worth` a victim above the spill tier is dropped by
+the same comparison, where something would be deleted there for it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tierd.core.arrays import indices
+from tierd.core.arrays import Mask, indices
 from tierd.core.fallback import active
-from tierd.core.gaps import CLASS_MASK, FOLLOWERS_SHIFT, bin_of, never_seen
+from tierd.core.gaps import CLASS_MASK, FOLLOWERS_SHIFT, bin_of, bins_of, classes_of, never_seen
 from tierd.core.hashindex import NO_ROW
-from tierd.core.messages import Ids, Priority
-from tierd.core.standing import standing_of
+from tierd.core.messages import Ids, Priority, Tier
+from tierd.core.standing import standing_of, standings
 from tierd.core.state import State, TierState
 from tierd.core.touching import touch_kept_out
 from tierd.core.underway import Sequence
@@ -30,7 +31,7 @@ class Admission:
     def __init__(self, state: State, bars: list[float], priority: Priority) -> None:
         """`bars`: THETA times the index of each newcomer that may be declined. `priority`: of all; what stands
         lower goes for them, whatever it is worth."""
-        self._catalog, self._index, self._step = state.catalog, state.gaps.index, state.clock.step
+        self._state = state
         self._bars = bars
         self._priority = priority or Priority.NORMAL
         self._left = 0
@@ -43,18 +44,14 @@ class Admission:
     def lets(self, row: int) -> bool:
         """Whether this victim goes for the newcomers that are left; those that it is worth more than are declined.
         False: none is left."""
-        ahead = standing_of(self._catalog, row) < self._priority
-        index = 0.0 if ahead else self._index_of(row)
+        ahead = standing_of(self._state.catalog, row) < self._priority
+        index = 0.0 if ahead else _index_of(self._state, row)
         while self._left and self._bars and index > self._bars[-1]:
             self._bars.pop()
             self.declined += 1
             self._left -= 1
         self._left -= 1
         return self._left >= 0
-
-    def _index_of(self, row: int) -> float:
-        number = max(1, self._catalog.learnt.item(row) & CLASS_MASK) - 1
-        return float(self._index.item(number, bin_of(self._step - self._catalog.last.item(row))))
 
 
 def admits_by_index(state: State, tier: TierState) -> bool:
@@ -63,14 +60,53 @@ def admits_by_index(state: State, tier: TierState) -> bool:
     return learned and state.destination(tier) is None
 
 
+def worth_a_store(state: State, rows: I64Array) -> Mask:
+    """Which of these victims go to the spill tier: all while there is room for them; then those that are worth more
+    than the one that would be deleted first, by the same margin, or stand higher, or are pinned."""
+    spill = state.tiers[Tier.SPILL]
+    weighed = state.settings.spill_write == "on_worth" and not active(state.fallback)
+    if not weighed or _has_room(state, spill, rows):
+        return np.ones(len(rows), bool)
+    state.guard(rows)
+    first = state.choose(spill, 1)
+    state.spare(spill, first)
+    state.unguard(rows)
+    if not len(first):
+        return np.ones(len(rows), bool)
+    catalog = state.catalog
+    idle = bins_of(state.clock.step - catalog.last[rows])
+    bars = THETA * state.gaps.index[classes_of(catalog.learnt[rows]), idle]
+    worth: Mask = bars >= _index_of(state, int(first[0]))
+    worth |= standings(catalog, rows) > standing_of(catalog, int(first[0]))
+    worth |= state.kept.until[rows] != 0
+    return worth
+
+
+def _has_room(state: State, spill: TierState, rows: I64Array) -> bool:
+    """Whether these can be stored without anything being deleted for them, now or for the watermarks."""
+    copies = spill.copies
+    most = state.settings.spill_low * min(copies.capacity, copies.limit)
+    return bool(copies.capacity - copies.free + int(state.catalog.size[rows].sum()) <= most)
+
+
 def worth_terms(state: State, row: int) -> dict[str, float]:
     """What a block is worth beside newcomers, and why: for people."""
     learnt, idle = state.catalog.learnt.item(row), state.clock.step - state.catalog.last.item(row)
-    number = max(1, learnt & CLASS_MASK) - 1
     return {
-        "class": float(number), "followers": float(learnt >> FOLLOWERS_SHIFT), "idle_steps": float(idle),
-        "index": float(state.gaps.index.item(number, bin_of(idle))), "admission_threshold": THETA,
+        "class": float(_class_of(learnt)), "followers": float(learnt >> FOLLOWERS_SHIFT), "idle_steps": float(idle),
+        "index": _index_of(state, row), "admission_threshold": THETA,
     }
+
+
+def _class_of(learnt: int) -> int:
+    return max(1, learnt & CLASS_MASK) - 1
+
+
+def _index_of(state: State, row: int) -> float:
+    """As for many, and many times faster."""
+    catalog = state.catalog
+    idle = bin_of(state.clock.step - catalog.last.item(row))
+    return float(state.gaps.index.item(_class_of(catalog.learnt.item(row)), idle))
 
 
 def decline(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tierd.core import statistics
-from tierd.core.admission import worth_terms
+from tierd.core.admission import worth_a_store, worth_terms
 from tierd.core.budgets import departures, in_hbm
 from tierd.core.deadlines import Deadlines
 from tierd.core.errors import InvalidInput
@@ -293,6 +293,8 @@ def _destination(state: State, tier: TierState, row: int) -> str:
         return "kept (spill is down)"
     if below.tier == Tier.SPILL and not worth_storing(state, np.array([row]))[0]:
         return "dropped (never used again)"
+    if below.tier == Tier.SPILL and not worth_a_store(state, np.array([row]))[0]:
+        return "dropped (worth less than what would go for it)"
     return below.tier.name.lower()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.admission import Admission
+from tierd.core.admission import Admission, worth_a_store
 from tierd.core.arrays import Mask
 from tierd.core.found import forget_found
 from tierd.core.hashindex import NO_ROW
@@ -198,15 +198,17 @@ def worth_storing(state: State, rows: I64Array) -> Mask:
 
 def _shed(state: State, tier: TierState, rows: I64Array) -> tuple[I64Array, bool]:
     """Drops victims that are not to be stored in the spill tier; the others, and whether some were dropped."""
-    unused = ~worth_storing(state, rows)
-    shed = drop_childless(state, tier, rows[unused])
-    state.tiers[Tier.SPILL].counters.note_shed("unused", shed)
-    rows = rows[~unused]
-    if state.storing.allowance.spare:
-        return rows, shed > 0
-    over = drop_childless(state, tier, rows)
-    state.tiers[Tier.SPILL].counters.note_shed("rate", over)
-    return rows[:0], shed + over > 0
+    dropped = 0
+    for reason, goes in (("unused", worth_storing), ("declined", worth_a_store), ("rate", _within_rate)):
+        down = goes(state, rows)
+        shed = drop_childless(state, tier, rows[~down])
+        state.tiers[Tier.SPILL].counters.note_shed(reason, shed)
+        rows, dropped = rows[down], dropped + shed
+    return rows, dropped > 0
+
+
+def _within_rate(state: State, rows: I64Array) -> Mask:
+    return np.full(len(rows), state.storing.allowance.spare)
 
 
 def free_rows(state: State, wanted: int, guard: I64Array) -> None:

@@ -2,7 +2,8 @@
 
 `spill_ahead`: so many of the next victims are stored before anybody waits for their room.
 
-`spill_write`: `on_evict` stores a block when it is evicted; `on_reuse` when it is accessed for the second time, and
+`spill_write`: `on_evict` stores a block when it is evicted; `on_worth` as well, unless what would be deleted for it
+is worth more (admission.py); `on_reuse` when it is accessed for the second time, and
 drops what is evicted before that; `through` as soon as it is committed.
 """
 
@@ -12,6 +13,7 @@ import math
 
 import numpy as np
 
+from tierd.core.admission import worth_a_store
 from tierd.core.arrays import indices
 from tierd.core.messages import Tier
 from tierd.core.room import by_size, drop_chosen, obtain_for_moves, start_moves, worth_storing
@@ -79,7 +81,7 @@ def _store_next_victims(state: State, spill: TierState) -> None:
         return
     chosen = state.choose(source, count)
     state.spare(source, chosen)
-    rows = chosen[worth_storing(state, chosen)]
+    rows = chosen[worth_storing(state, chosen) & worth_a_store(state, chosen)]
     rows = rows[spill.copies.state[rows] == STATE_ABSENT]
     able = state.settings.max_moves // AHEAD_SHARE
     storing.look_at = source.counters.evicted + (max(1, count // LOOKS_PER_WINDOW) if len(rows) <= able else 0)

@@ -13,7 +13,7 @@ from tierd.core.terms import Ids, OutcomeArray, Priority, Tier
 from tierd_client.format import I64Array, U8Array
 
 NEVER = 2**32
-STORED_FROM = {"on_evict": NEVER, "on_reuse": 2, "through": 1}
+STORED_FROM = {"on_evict": NEVER, "on_worth": NEVER, "on_reuse": 2, "through": 1}
 """Accesses from which on a block is stored ahead of its eviction, by `spill_write`."""
 
 

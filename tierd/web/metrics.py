@@ -164,7 +164,7 @@ METRICS = (
     Metric("tierd_promoted_blocks_total", ("tier",), "Blocks copied up into the tier.",
            _each_tier(lambda one: one.promoted_total)),
     Metric("tierd_shed_blocks_total", ("reason",), "Blocks not stored in the spill tier: rate (over its byte "
-           "rate), busy (loads go first), full, unused (spill_write = on_reuse), declined.", _shed),
+           "rate), busy (loads go first), full, unused (spill_write = on_reuse), declined (on_worth).", _shed),
     Metric("tierd_declined_blocks_total", ("tier",), "Blocks not stored because what would have had to go for them "
            "is worth more (admission=learned).", _each_tier(lambda one: one.shed_total["declined"])),
     Metric("tierd_spill_footprint_bytes", ("block_bytes",), "Memory of the spill server that a block of that size "

@@ -83,6 +83,61 @@ def test_what_has_room_is_stored() -> None:
     assert m.Stored.DECLINED not in outcomes_of_store(full(spill=64), NEW)
 
 
+def spilling(worth: float = 0.1, spill: int = 4, spill_write: str = "on_worth") -> Driver:
+    """A spill tier that is full, or not, of blocks that are worth 1, and below a host tier full of blocks that are
+    worth less."""
+    driver = Driver(host=4, spill=spill, spill_write=spill_write)
+    for numbers in (OLD, OLD, NEW):
+        put_all(driver, numbers)
+    index = np.ones((CLASSES, BINS))
+    index[:5] = worth
+    driver.engine.state.gaps.index = index
+    return driver
+
+
+def put_all(driver: Driver, numbers: list[int]) -> None:
+    while m.Reserved.PENDING in driver.put(numbers):
+        driver.carry_out()
+
+
+def where(driver: Driver, numbers: list[int]) -> list[set[m.Tier]]:
+    return [driver.tiers(number) for number in numbers]
+
+
+def shed_below(driver: Driver) -> int:
+    reply = driver.step(m.Occupancy())
+    assert isinstance(reply, m.OccupancyReply)
+    return reply.tiers[-1].shed_total["declined"]
+
+
+def test_a_victim_worth_less_than_what_is_spilled_is_dropped() -> None:
+    """Nothing is written to a full spill tier for it, what lies there stays, and it is counted there."""
+    driver = spilling()
+    put_all(driver, [20, 21])
+    assert where(driver, [*OLD, 10, 11]) == [{m.Tier.SPILL}] * 4 + [set()] * 2
+    assert shed_below(driver) == 2
+
+
+@pytest.mark.parametrize(
+    "driver", [spilling(spill_write="on_evict"), spilling(worth=1.43), spilling(spill=8)],
+    ids=["mode", "worth", "room"],
+)
+def test_a_victim_is_spilled_where_it_is_worth_it(driver: Driver) -> None:
+    """In the other mode, by the margin, and while the spill tier has room, victims are stored."""
+    put_all(driver, [20, 21])
+    assert where(driver, [10, 11]) == [{m.Tier.SPILL}] * 2
+    assert shed_below(driver) == 0
+
+
+def test_pinned_and_higher_victims_are_spilled_whatever_they_are_worth() -> None:
+    """A pinned victim, and one of high priority, go down though what lies there is worth more."""
+    driver = spilling()
+    driver.step(m.Pin(ids_of([13]), 60.0))
+    driver.step(m.Reserve(SESSION, ids_of([12]), BLOCK, priority=m.Priority.HIGH))
+    put_all(driver, [20, 21, 22, 23])
+    assert where(driver, NEW) == [set(), set(), {m.Tier.SPILL}, {m.Tier.SPILL}]
+
+
 def test_what_stands_lower_goes_whatever_it_is_worth() -> None:
     """For blocks of high priority those of normal priority go: nothing is declined."""
     urgent = m.Reserve(SESSION, ids_of(NEW, chain=True), BLOCK, priority=m.Priority.HIGH)

@@ -27,9 +27,10 @@ class Machine:
         self.driver = Driver(
             draw.randint(2, 8), hbm=draw.choice([0, 0, 3]), spill=draw.randint(2, 12),
             rows=draw.choice([24, 40, 64]), policy=draw.choice(["lru", "lrfu"]), max_moves=draw.choice([2, 8, 64]),
-            spill_write=draw.choice(["on_evict", "on_reuse", "through"]), spill_grace_s=draw.choice([0.0, 30.0]),
-            spill_bytes_per_s=draw.choice([0.0, 2.0 * BLOCK]), spill_high=draw.choice([1.0, 0.7]),
-            spill_low=draw.choice([0.3, 0.7]), spill_ahead=draw.choice([0, 1, 3]),
+            spill_write=draw.choice(["on_evict", "on_worth", "on_reuse", "through"]),
+            spill_grace_s=draw.choice([0.0, 30.0]), spill_bytes_per_s=draw.choice([0.0, 2.0 * BLOCK]),
+            spill_high=draw.choice([1.0, 0.7]), spill_low=draw.choice([0.3, 0.7]),
+            spill_ahead=draw.choice([0, 1, 3]),
             read_ahead_bytes=draw.choice([0, 4 * BLOCK]),
         )
         self.leases: list[m.AcquireReply] = []
