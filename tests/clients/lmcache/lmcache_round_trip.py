@@ -75,6 +75,16 @@ def away(address: str, folder: Path) -> None:
     server.stop()
 
 
+def dtypes(address: str, folder: Path) -> None:
+    """Objects of two dtypes and one size, which LMCache's keys name alike, are in two namespaces."""
+    from tierd_client.integrations.lmcache.adapter import Form, Options, layout_of
+
+    del folder
+    options = Options(address=address)
+    layouts = {layout_of(options, "model", 0, 0, "", Form(4096, name)) for name in ("float16", "bfloat16")}
+    assert len(layouts) == 2
+
+
 if __name__ == "__main__":
-    {"round_trip": round_trip, "away": away}[sys.argv[3]](sys.argv[1], Path(sys.argv[2]))
+    {"round_trip": round_trip, "away": away, "dtypes": dtypes}[sys.argv[3]](sys.argv[1], Path(sys.argv[2]))
     print("ok")

@@ -32,6 +32,11 @@ def test_without_a_daemon_the_server_serves(lmcache_python: Path, tmp_path: Path
     assert _told(lmcache_python, f"unix://{tmp_path}/tierd.sock", tmp_path, "away") == "ok"
 
 
+def test_objects_of_two_dtypes_are_told_apart(lmcache_python: Path, tmp_path: Path) -> None:
+    """The namespace of an object says its dtype, which LMCache's key does not."""
+    assert _told(lmcache_python, f"unix://{tmp_path}/tierd.sock", tmp_path, "dtypes") == "ok"
+
+
 def _told(python: Path, address: str, folder: Path, case: str) -> str:
     command = [str(python), str(SCRIPT), address, str(folder), case]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from lmcache.lmcache_native import Bitmap
@@ -112,20 +112,21 @@ class TierdL2Adapter(L2AdapterInterface):
         return number
 
     def _store(self, keys: Sequence[Any], objects: Sequence[Any]) -> L2StoreResult:
-        sizes = [len(one.byte_array) for one in objects]
+        forms = [_form_of(one) for one in objects]
         stored: list[int] = []
-        for layout, places in self._by_layout(keys, sizes):
+        for layout, places in self._by_layout(keys, forms):
             put = partial(_put, ids=_ids(layout, keys, places), blocks=[_bytes_of(objects[at]) for at in places])
             outcomes: list[PutOutcome] = attempt(self._link, layout, put, [])
             stored += [at for at, outcome in zip(places, outcomes, strict=False) if outcome in STORED]
-        self._notify_keys_stored([keys[at] for at in stored], [sizes[at] for at in stored])
-        return L2StoreResult(len(stored) == len(keys), sum(sizes[at] for at in stored))
+        sizes = [forms[at].object_bytes for at in stored]
+        self._notify_keys_stored([keys[at] for at in stored], sizes)
+        return L2StoreResult(len(stored) == len(keys), sum(sizes))
 
     def _lock(self, keys: Sequence[Any], descs: dict[int, Any]) -> Bitmap:
         found = Bitmap(len(keys))
         known = [at for at, key in enumerate(keys) if key.object_group_id in descs]
-        sizes = {group: _object_bytes(desc) for group, desc in descs.items()}
-        wanted = [sizes[keys[at].object_group_id] for at in known]
+        forms = {group: _form_described(desc) for group, desc in descs.items()}
+        wanted = [forms[keys[at].object_group_id] for at in known]
         for layout, within in self._by_layout([keys[at] for at in known], wanted):
             places = [known[at] for at in within]
             acquire = partial(_acquire, ids=_ids(layout, keys, places), wait_s=self._options.promote_s)
@@ -139,7 +140,7 @@ class TierdL2Adapter(L2AdapterInterface):
 
     def _load(self, keys: Sequence[Any], objects: Sequence[Any]) -> Bitmap:
         loaded = Bitmap(len(keys))
-        for layout, places in self._by_layout(keys, [len(one.byte_array) for one in objects]):
+        for layout, places in self._by_layout(keys, [_form_of(one) for one in objects]):
             get = partial(
                 _get_into, ids=_ids(layout, keys, places), blocks=[_bytes_of(objects[at]) for at in places],
                 wait_s=self._options.promote_s)
@@ -149,20 +150,28 @@ class TierdL2Adapter(L2AdapterInterface):
             self._notify_keys_accessed([keys[at] for at in good])
         return loaded
 
-    def _by_layout(self, keys: Sequence[Any], sizes: Sequence[int]) -> Iterable[tuple[Layout, list[int]]]:
+    def _by_layout(self, keys: Sequence[Any], forms: Sequence[Form]) -> Iterable[tuple[Layout, list[int]]]:
         """Places of keys by the namespace that they belong to."""
         places: dict[Layout, list[int]] = defaultdict(list)
-        for at, (key, size) in enumerate(zip(keys, sizes, strict=True)):
-            layout = self._layout(key.model_name, key.kv_rank, key.object_group_id, key.cache_salt, size)
+        for at, (key, form) in enumerate(zip(keys, forms, strict=True)):
+            layout = self._layout(key.model_name, key.kv_rank, key.object_group_id, key.cache_salt, form)
             places[layout].append(at)
         return places.items()
 
 
-def layout_of(options: Options, model: str, kv_rank: int, group: int, salt: str, object_bytes: int) -> Layout:
-    """The namespace of objects of one model, rank, group and salt; LMCache's hashes stand for the tokens."""
+class Form(NamedTuple):
+    """What LMCache's key does not say of an object: engines of two dtypes name their objects alike."""
+
+    object_bytes: int
+    dtypes: str
+
+
+def layout_of(options: Options, model: str, kv_rank: int, group: int, salt: str, form: Form) -> Layout:
+    """The namespace of objects of one model, rank, group, salt and form; LMCache's hashes stand for the tokens."""
     return Layout.opaque(
-        block_bytes=object_bytes, model=model, engine=ENGINE, revision=options.revision,
-        kv_layout=f"rank {kv_rank:#x} group {group} {options.tenant}".strip(), tenant_salt=salt.encode())
+        block_bytes=form.object_bytes, model=model, engine=ENGINE, revision=options.revision,
+        kv_layout=f"rank {kv_rank:#x} group {group} {form.dtypes} {options.tenant}".strip(),
+        tenant_salt=salt.encode())
 
 
 def _ids(layout: Layout, keys: Sequence[Any], places: Iterable[int]) -> Identities:
@@ -173,8 +182,18 @@ def _bytes_of(memory_object: Any) -> U8Array:
     return np.frombuffer(memory_object.byte_array, np.uint8)
 
 
-def _object_bytes(desc: Any) -> int:
-    return sum(prod(shape) * dtype.itemsize for shape, dtype in zip(desc.shapes, desc.dtypes, strict=True))
+def _form_of(memory_object: Any) -> Form:
+    metadata = memory_object.metadata
+    return Form(len(memory_object.byte_array), _named(metadata.dtypes or [metadata.dtype]))
+
+
+def _form_described(desc: Any) -> Form:
+    pairs = zip(desc.shapes, desc.dtypes, strict=True)
+    return Form(sum(prod(shape) * dtype.itemsize for shape, dtype in pairs), _named(desc.dtypes))
+
+
+def _named(dtypes: Iterable[Any]) -> str:
+    return "+".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
 def _put(namespace: Namespace, ids: Identities, blocks: list[U8Array]) -> list[PutOutcome]:
