@@ -296,6 +296,7 @@ class Carrier:
             ticket = self.gate.enter()
             for n, answer in call():
                 if isinstance(answer, SpillDown):
+                    supply.end()  # a move that comes when the store is up again asks it anew
                     self.gate.found_down(ticket, str(answer))
                 yield *supply.answered(n), answer
         except Exception as error:

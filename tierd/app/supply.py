@@ -18,12 +18,13 @@ class Supply(Generic[A]):
         self._moves = moves
         self._prepare = prepare
         self._drawn = 0
+        self._ended = False
         self._open: dict[int, tuple[Move, A]] = {}
         self.unprepared: list[tuple[Move, Exception]] = []
         """Moves that could not be prepared, and why; the store does not hear of them."""
 
     def __iter__(self) -> Iterator[A]:
-        for move in self._moves:
+        while not self._ended and (move := next(self._moves, None)) is not None:
             given = attempt(self._prepare, move)
             if isinstance(given, Exception):
                 self.unprepared.append((move, given))
@@ -31,6 +32,10 @@ class Supply(Generic[A]):
             self._open[self._drawn] = move, given
             self._drawn += 1
             yield given
+
+    def end(self) -> None:
+        """Nothing more is drawn: what still comes is for another call."""
+        self._ended = True
 
     def answered(self, number: int) -> tuple[Move, A]:
         """The move of this number, which is over."""

@@ -44,3 +44,14 @@ def test_a_store_that_draws_nothing_leaves_all_open() -> None:
     supply = Supply(iter(moves(4)), prepare)
     assert [one.op for one, _ in supply.left_open()] == [0, 2, 3]
     assert [one.op for one, _ in supply.unprepared] == [1]
+
+
+def test_what_comes_after_the_end_is_not_drawn() -> None:
+    """A call that found the store down takes no more moves, which another one carries out when it is up again."""
+    coming = iter(moves(4))
+    supply = Supply(coming, prepare)
+    drawn = iter(supply)
+    next(drawn)
+    supply.end()
+    assert list(drawn) == []
+    assert [one.op for one in coming] == [1, 2, 3]
