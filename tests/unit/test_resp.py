@@ -55,14 +55,18 @@ def one_by_one(far: socket.socket, data: bytes) -> None:
         far.sendall(bytes([byte]))
 
 
-def read_value(wire: Wire, size: int, deadline: Deadline, head: int = 4) -> bytes:
-    """With what was seen of it on its way, where a value is large enough to have a head."""
-    out, seen = bytearray(size), bytearray()
-    assert wire.value_length(deadline, 16) == size
-    wire.fill(memoryview(out)[:head], deadline)
-    wire.fill_last(memoryview(out)[head:], deadline, seen.extend)
-    assert seen == out[head:]
+def read_value(wire: Wire, size: int, deadline: Deadline) -> bytes:
+    """Its header and its payload, of which each piece was seen on its way."""
+    out, seen = memoryview(bytearray(size)), bytearray()
+    assert wire.value(out[:4], out[4:], deadline, seen.extend) == size
+    assert seen == out[4:]
     return bytes(out)
+
+
+def length_of_value(wire: Wire, deadline: Deadline) -> int | None:
+    """Where a value of 16 bytes was expected."""
+    out = memoryview(bytearray(16))
+    return wire.value(out[:4], out[4:], deadline, len)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_replies(ends: Ends, line: bytes, reply: Reply) -> None:
         assert wire.idle_and_open()
 
 
-@pytest.mark.parametrize("read", [Wire.reply, lambda wire, deadline: wire.value_length(deadline, 16)])
+@pytest.mark.parametrize("read", [Wire.reply, length_of_value])
 def test_error_reply(ends: Ends, read: Callable[[Wire, Deadline], object]) -> None:
     """An error reply is raised with its first word as the code, and leaves the wire usable."""
     wire, far = ends
@@ -140,7 +144,7 @@ def test_value_where_a_status_comes(ends: Ends) -> None:
     wire, far = ends
     far.sendall(b"+OK\r\n")
     with pytest.raises(ProtocolError, match="where a value"):
-        wire.value_length(Deadline(5.0), 16)
+        length_of_value(wire, Deadline(5.0))
 
 
 @pytest.mark.parametrize("size", [5, 20, 300, 100_000])
@@ -155,6 +159,19 @@ def test_value_byte_by_byte(ends: Ends, size: int) -> None:
     assert wire.reply(Deadline(5.0)) == b"next"
     assert wire.settled
     thread.join()
+
+
+def test_nothing_is_lost_behind_another_reply(ends: Ends) -> None:
+    """Where nil, an error or a value of another length comes in a value's place, what came with it is read next."""
+    wire, far = ends
+    wire.send([command(b"X") * 4], Deadline(5.0), commands=4)
+    far.sendall(b"$-1\r\n-ERR no\r\n$16\r\n0123456789abcdef\r\n$3\r\nabc\r\n")
+    assert length_of_value(wire, Deadline(5.0)) is None
+    with pytest.raises(ReplyError, match="no"):
+        length_of_value(wire, Deadline(5.0))
+    assert read_value(wire, 16, Deadline(5.0)) == b"0123456789abcdef"
+    assert length_of_value(wire, Deadline(5.0)) == 3
+    assert not wire.settled
 
 
 def test_several_commands_at_once(ends: Ends) -> None:

@@ -119,8 +119,9 @@ class RedisClient:
         self, exchanges: Mapping[int, Exchange[T]], deadline: Deadline
     ) -> dict[RedisPool, dict[int, Exchange[T]]]:
         found: dict[RedisPool, dict[int, Exchange[T]]] = {}
-        for n, one in exchanges.items():
-            found.setdefault(self._place(one.key, deadline).pool, {})[n] = one
+        with in_our_words(self):
+            for n, one in exchanges.items():
+                found.setdefault(self._route.place(one.key, deadline).pool, {})[n] = one
         return found
 
     def _heard(self, exchange: Exchange[T], wire: Wire, pool: RedisPool) -> T | Exception | None:

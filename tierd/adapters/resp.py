@@ -19,7 +19,7 @@ CRLF = b"\r\n"
 LINE_BYTES_MAX = 4096
 """Longest line of a reply: a status, an error, a length."""
 SMALL_REPLY_BYTES_MAX = 1 << 20
-"""Longest value that `reply` takes; blocks are read by `value_length`, `fill` and `fill_last`."""
+"""Longest value that `reply` takes; blocks are read by `value`."""
 REPLY_ITEMS_MAX = 1 << 18
 """Most items of one reply, at all depths: a cluster whose every slot is a range of its own lists fewer."""
 REPLY_DEPTH_MAX = 8
@@ -177,71 +177,64 @@ class Wire:
     def reply(self, deadline: Deadline) -> Reply:
         """The next reply as a whole, with at most SMALL_REPLY_BYTES_MAX a value. ReplyError for an error."""
         self._items_left = REPLY_ITEMS_MAX
-        kind, rest = self._head(deadline, _READ_BYTES)
+        kind, rest = self._head(deadline)
         reply = self._rest(kind, rest, deadline, REPLY_DEPTH_MAX)
         self._owed -= 1
         return reply
 
-    def value_length(self, deadline: Deadline, read_ahead: int) -> int | None:
-        """Bytes of the value that comes next, None for nil. ReplyError for an error.
+    def value(
+        self, header: memoryview, payload: memoryview, deadline: Deadline, seen: Callable[[memoryview], object]
+    ) -> int | None:
+        """The next reply: the length of the value that it is, None for nil. ReplyError for an error.
 
-        At most `read_ahead` bytes are taken from the socket at a time, so that no more of a value than that
-        passes through a buffer of the wire.
+        Where that is the length of header and payload, both are filled, in place; `seen` gets the payload piece by
+        piece while the server goes on sending. A value of another length is not read: the wire is not settled then.
         """
-        kind, rest = self._head(deadline, read_ahead)
-        if kind == b"$":
-            return _number(rest)
-        if kind != _NIL:
-            raise ProtocolError(f"{kind + rest[:64]!r} where a value was expected")
+        length = header.nbytes + payload.nbytes
+        line = b"$%d\r\n" % length
+        start, end = memoryview(bytearray(len(line))), memoryview(bytearray(len(CRLF)))
+        views = [start, header, *_piece(payload, end, 0)]
+        payload_at, got = len(line) + header.nbytes, 0
+        while got < payload_at:
+            got += self._some(_after(views, got), deadline)
+            if start[:got] != line[:got]:
+                self._pending[:0] = b"".join(_first(views, got))
+                return self._other_length(length, deadline)
+        got -= payload_at
+        seen(payload[:got])
+        while got < payload.nbytes:
+            views = _piece(payload, end, got)
+            some = self._some(views, deadline)
+            seen(views[0][:some])
+            got += some
+        self._receive_end(end, got - payload.nbytes, deadline)
         self._owed -= 1
-        return None
+        return length
 
-    def fill(self, out: memoryview, deadline: Deadline) -> None:
-        """Receives the next len(out) bytes of a value."""
-        self._receive_all([out], deadline)
-
-    def fill_last(
-        self, out: memoryview, deadline: Deadline, seen: Callable[[memoryview], object] | None = None
-    ) -> None:
-        """Receives the last len(out) bytes of a value and its end, and with it that of the reply.
-
-        `seen` gets one piece after the other as soon as it is there, while the server goes on sending.
-        """
-        self._fill_to_end(out, deadline, seen)
-        self._owed -= 1
-
-    def _fill_to_end(
-        self, out: memoryview, deadline: Deadline, seen: Callable[[memoryview], object] | None = None
-    ) -> None:
-        end = bytearray(2)
-        left = memoryview(end)
-        if seen is not None:
-            out, left = out[out.nbytes :], self._fill_seen(out, left, deadline, seen)
-        self._receive_all([out, left], deadline)
+    def _receive_end(self, end: memoryview, got: int, deadline: Deadline) -> None:
+        """Receives what is missing of the end of a value."""
+        self._receive_all(end[got:], deadline)
         if end != CRLF:
             raise ProtocolError(f"{bytes(end)!r} where a value should end")
 
-    def _fill_seen(
-        self, out: memoryview, end: memoryview, deadline: Deadline, seen: Callable[[memoryview], object]
-    ) -> memoryview:
-        """Receives all of `out`; what is left of `end`, of which some may come along."""
-        first = self._from_pending(out)
-        seen(out[:first])
-        while first < out.nbytes:
-            piece = out[first : first + _SEEN_PIECE_BYTES]
-            last = first + piece.nbytes == out.nbytes
-            got = self._some([piece, end] if last else [piece], deadline, 0)
-            seen(piece[:got])
-            first += got
-        return end[first - out.nbytes :]
+    def _other_length(self, expected: int, deadline: Deadline) -> int | None:
+        """Of the value that comes next."""
+        kind, rest = self._head(deadline)
+        if kind == _NIL:
+            self._owed -= 1
+            return None
+        length = _number(rest) if kind == b"$" else expected
+        if length == expected:
+            raise ProtocolError(f"{kind + rest[:64]!r} where a value was expected")
+        return length
 
-    def _receive_all(self, views: list[memoryview], deadline: Deadline) -> None:
-        got = sum(self._from_pending(view) for view in views)
-        while rest := _after(views, got):
-            views = rest
-            got = self._some(views, deadline, socket.MSG_WAITALL)
+    def _receive_all(self, out: memoryview, deadline: Deadline) -> None:
+        while out:
+            out = out[self._some([out], deadline, socket.MSG_WAITALL) :]
 
-    def _some(self, views: list[memoryview], deadline: Deadline, flags: int) -> int:
+    def _some(self, views: list[memoryview], deadline: Deadline, flags: int = 0) -> int:
+        if self._pending:
+            return sum(self._from_pending(view) for view in views)
         got = self._channel.receive(views, deadline, flags)
         if not got:
             raise ConnectionResetError("the server closed the connection in the middle of a value")
@@ -253,9 +246,9 @@ class Wire:
         del self._pending[:count]
         return count
 
-    def _head(self, deadline: Deadline, read_ahead: int) -> tuple[bytes, bytes]:
+    def _head(self, deadline: Deadline) -> tuple[bytes, bytes]:
         """Kind and rest of a reply's first line. An error is a whole reply, and raised."""
-        line = self._line(deadline, read_ahead)
+        line = self._line(deadline)
         if line.startswith(b"-"):
             self._owed -= 1
             raise ReplyError(line[1:])
@@ -273,14 +266,14 @@ class Wire:
         self._items_left -= count
         if self._items_left < 0 or depth < 0:
             raise ProtocolError(f"a reply of over {REPLY_ITEMS_MAX} items, or over {REPLY_DEPTH_MAX} deep")
-        lines = (_kind(self._line(deadline, _READ_BYTES)) for _ in range(count))
+        lines = (_kind(self._line(deadline)) for _ in range(count))
         return [self._rest(kind, rest, deadline, depth) for kind, rest in lines]
 
-    def _line(self, deadline: Deadline, read_ahead: int) -> bytes:
+    def _line(self, deadline: Deadline) -> bytes:
         while (end := self._pending.find(CRLF)) < 0:
             if len(self._pending) > LINE_BYTES_MAX:
                 raise ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes")
-            some = bytearray(read_ahead)
+            some = bytearray(_READ_BYTES)
             got = self._channel.receive([memoryview(some)], deadline, 0)
             if not got:
                 raise ConnectionResetError("the server closed the connection")
@@ -293,13 +286,14 @@ class Wire:
         if length > SMALL_REPLY_BYTES_MAX:
             raise ProtocolError(f"a value of {length} bytes, more than {SMALL_REPLY_BYTES_MAX}")
         value = bytearray(length)
-        self._fill_to_end(memoryview(value), deadline)
+        self._receive_all(memoryview(value), deadline)
+        self._receive_end(memoryview(bytearray(len(CRLF))), 0, deadline)
         return bytes(value)
 
     def _raise_last_words(self, error: OSError) -> None:
         """A server that refuses a command before its end says why and hangs up: ReplyError, if it did."""
         try:
-            said = self._line(Deadline(_LAST_WORDS_S), LINE_BYTES_MAX)
+            said = self._line(Deadline(_LAST_WORDS_S))
         except (OSError, ProtocolError):
             return
         if said.startswith(b"-"):
@@ -330,6 +324,12 @@ def _after(views: list[memoryview], done: int) -> list[memoryview]:
             return [view[done:], *views[index + 1 :]]
         done -= view.nbytes
     return []
+
+
+def _piece(payload: memoryview, end: memoryview, at: int) -> list[memoryview]:
+    """What is received of a payload at once from `at` on, with the end of the value behind the last of it."""
+    piece = payload[at : at + _SEEN_PIECE_BYTES]
+    return [piece, end] if at + piece.nbytes == payload.nbytes else [piece]
 
 
 def _kind(line: bytes) -> tuple[bytes, bytes]:

@@ -157,26 +157,20 @@ class RedisSpillStore:
         fingerprint, identity, out = wanted
         view = _exactly(out, out.nbytes)
         key = self._key(fingerprint, identity)
-        # All that comes before the payload and no more, so that the payload is received where it is aligned.
-        before_payload = len(b"$%d\r\n" % (HEADER_BYTES + view.nbytes)) + HEADER_BYTES
+        value_bytes = HEADER_BYTES + view.nbytes
 
         def hear(wire: Wire) -> StoredBlock:
-            value_bytes = wire.value_length(deadline, before_payload)
-            if value_bytes is None:
+            header, check = bytearray(HEADER_BYTES), PayloadCheck()
+            found = wire.value(memoryview(header), view, deadline, check.see)
+            if found is None:
                 raise BlockVanished(f"block {identity.hex()} is not on {self._redis}")
-            header = bytearray(min(HEADER_BYTES, value_bytes))
-            wire.fill(memoryview(header), deadline)
-            block = decode_header(
-                bytes(header), fingerprint, identity, value_bytes - HEADER_BYTES, self._instance
-            )
-            if block.size != view.nbytes:
-                raise BlockDamaged(f"payload bytes: found {block.size}, expected {view.nbytes}")
-            check = PayloadCheck()
-            wire.fill_last(view, deadline, check.see)
+            if found != value_bytes:
+                raise BlockDamaged(f"payload bytes: found {found - HEADER_BYTES}, expected {view.nbytes}")
+            block = decode_header(bytes(header), fingerprint, identity, view.nbytes, self._instance)
             check.expect(block.checksum)
             return block
 
-        return Exchange(key, HEADER_BYTES + view.nbytes, [command(b"GET", key)], hear)
+        return Exchange(key, value_bytes, [command(b"GET", key)], hear)
 
     def _key(self, fingerprint: bytes, identity: bytes) -> bytes:
         return block_key(self._prefix, fingerprint, identity)

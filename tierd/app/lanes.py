@@ -37,14 +37,15 @@ class Lane:
         self._threads = threads
         self._carry = carry
         self._stream_s = stream_s
-        self._queues: dict[Turn, deque[Move]] = {turn: deque() for turn in Turn}
+        self._queues: list[deque[Move]] = [deque() for _ in Turn]
+        """By turn."""
         self._free = threads
         self._later_room = max(1, threads - 1)
         self._lock = threading.Lock()
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return sum(map(len, self._queues))
 
     def push(self, moves: Sequence[Move], turn: Turn) -> None:
         with self._lock:
@@ -54,8 +55,8 @@ class Lane:
 
     def take_all(self) -> list[Move]:
         with self._lock:
-            taken = [move for queue in self._queues.values() for move in queue]
-            for queue in self._queues.values():
+            taken = [move for queue in self._queues for move in queue]
+            for queue in self._queues:
                 queue.clear()
         return taken
 
@@ -97,5 +98,5 @@ class Lane:
     def _next(self, turn: Turn) -> Move | None:
         with self._lock:
             queue, free = self._queues[turn], self._free if turn is Turn.AWAITED else self._later_room
-            may = len(queue) > free and not any(self._queues[before] for before in Turn if before < turn)
+            may = len(queue) > free and not any(self._queues[:turn])
             return queue.popleft() if may else None

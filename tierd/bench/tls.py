@@ -75,8 +75,7 @@ class Line:
     def _receive(self, deadline: Deadline) -> None:
         for _ in range(BLOCKS):
             self._wire.send([command(b"GET", b"x")], deadline)
-            self._wire.value_length(deadline, 272)
-            self._wire.fill_last(self._block, deadline)
+            self._wire.value(self._block[:0], self._block, deadline, len)
 
 
 def _take(far: socket) -> None:
