@@ -62,7 +62,7 @@ def admits_by_index(state: State, tier: TierState) -> bool:
 
 def worth_a_store(state: State, rows: I64Array) -> Mask:
     """Which of these victims go to the spill tier: all while there is room for them; then those that are worth more
-    than the one that would be deleted first, by the same margin, or stand higher, or are pinned."""
+    than the one that would be deleted first, by the same margin, or stand higher."""
     spill = state.tiers[Tier.SPILL]
     weighed = state.settings.spill_write == "on_worth" and not active(state.fallback)
     if not weighed or _has_room(state, spill, rows):
@@ -78,7 +78,6 @@ def worth_a_store(state: State, rows: I64Array) -> Mask:
     bars = THETA * state.gaps.index[classes_of(catalog.learnt[rows]), idle]
     worth: Mask = bars >= _index_of(state, int(first[0]))
     worth |= standings(catalog, rows) > standing_of(catalog, int(first[0]))
-    worth |= state.kept.until[rows] != 0
     return worth
 
 

@@ -197,10 +197,11 @@ def worth_storing(state: State, rows: I64Array) -> Mask:
 
 
 def _shed(state: State, tier: TierState, rows: I64Array) -> tuple[I64Array, bool]:
-    """Drops victims that are not to be stored in the spill tier; the others, and whether some were dropped."""
+    """Drops victims that are not to be stored in the spill tier, but for pinned ones; the others, and whether some
+    were dropped."""
     dropped = 0
     for reason, goes in (("unused", worth_storing), ("declined", worth_a_store), ("rate", _within_rate)):
-        down = goes(state, rows)
+        down = goes(state, rows) | (state.kept.until[rows] != 0)
         shed = drop_childless(state, tier, rows[~down])
         state.tiers[Tier.SPILL].counters.note_shed(reason, shed)
         rows, dropped = rows[down], dropped + shed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from engine_driver import BLOCK, SESSION, Driver, ids_of
@@ -109,6 +111,20 @@ def test_a_spill_tier_that_stays_down_costs_only_others(policy: str) -> None:
     driver.put([10, 11, 12])
     driver.carry_out()
     assert Tier.SPILL in driver.tiers(0)
+
+
+@pytest.mark.parametrize("settings", [{"spill_write": "on_reuse"}, {"spill_bytes_per_s": 0.01}])
+def test_what_sheds_stores_sheds_none_of_pinned_blocks(settings: dict[str, Any]) -> None:
+    """Where victims are dropped because they were never used again, or for the limit of bytes a second, pinned ones
+    are stored."""
+    driver = Driver(2, spill=8, **settings)
+    driver.put([0])
+    pin(driver, 0)
+    for number in range(1, 12):
+        driver.put([number])
+        while driver.carry_out():
+            pass
+    assert driver.tiers(0) & {Tier.HOST, Tier.SPILL}
 
 
 def test_what_fits_nowhere_below_is_kept_if_it_is_pinned() -> None:
