@@ -55,7 +55,10 @@ class _Settling(Turn, Generic[W]):
         self.left = np.flatnonzero(reply.outcomes == pending)
 
     def try_again(self) -> bool:
-        before, rest = len(self.left), self._again(self.left)
+        before = len(self.left)
+        if not before:  # somebody let it go first, and its caller has not taken note yet
+            return False
+        rest = self._again(self.left)
         _merge(self._reply, self.left, rest)
         self.waiting = frozenset(rest.waiting)
         self.left = np.flatnonzero(self._reply.outcomes == self._pending)
