@@ -151,15 +151,27 @@ class SharedMemory:
             segment.tensor = torch.from_numpy(np.asarray(_Disguised(segment.read)))
         return segment.tensor[offset : offset + size]
 
-    def writable(self, address: int, size: int, deadline: Deadline) -> U8Array:
-        """The bytes of a slot that this session has reserved, writable."""
-        segment, offset = self._locate(address, size, deadline)
-        if segment.write is None:
-            with self._lock:
-                if segment.write is None:
-                    request = {"op": "writable", "segment": address >> OFFSET_BITS}
-                    segment.write = self._map_writable(request, segment.size, deadline)
-        return segment.write[offset : offset + size]
+    def writable(self, addresses: Sequence[int], size: int, deadline: Deadline) -> list[U8Array]:
+        """The bytes of slots of one size that this session has reserved, writable."""
+        self._refuse_inherited()
+        views, segments = [], self._segments
+        for address in addresses:
+            segment, offset = segments.get(address >> OFFSET_BITS), address & OFFSET_MASK
+            if segment is None or segment.write is None or offset + size > segment.size:
+                write = self._written(address, size, deadline)
+            else:
+                write = segment.write
+            views.append(write[offset : offset + size])
+        return views
+
+    def _written(self, address: int, size: int, deadline: Deadline) -> U8Array:
+        """All bytes of the segment of a slot, writable."""
+        segment, _ = self._locate(address, size, deadline)
+        with self._lock:
+            if segment.write is None:
+                request = {"op": "writable", "segment": address >> OFFSET_BITS}
+                segment.write = self._map_writable(request, segment.size, deadline)
+        return segment.write
 
     def pin(self) -> None:
         """Registers the host tier's segments with CUDA, one registration each, until this object is closed. Where
@@ -253,8 +265,7 @@ class SharedMemory:
         self._opened = {}
 
     def _locate(self, address: int, size: int, deadline: Deadline) -> tuple[_Segment, int]:
-        if self.is_inherited():
-            raise ForkedClientError(f"the memory of process {self._pid} is not mapped in process {os.getpid()}")
+        self._refuse_inherited()
         number, offset = address >> OFFSET_BITS, address & OFFSET_MASK
         segment = self._segments.get(number)
         if segment is None:
@@ -265,6 +276,10 @@ class SharedMemory:
         if offset + size > segment.size:
             raise BrokenPeer(f"address {address:#x} and {size} bytes leave segment {number} ({segment.size})")
         return segment, offset
+
+    def _refuse_inherited(self) -> None:
+        if self.is_inherited():
+            raise ForkedClientError(f"the memory of process {self._pid} is not mapped in process {os.getpid()}")
 
     def _attach(self, deadline: Deadline) -> None:
         """Asks for all descriptors and maps those segments that are not mapped yet."""

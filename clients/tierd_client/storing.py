@@ -150,15 +150,16 @@ class StockedPut:
 
     def _fill(self, places: Sequence[int], slots: Collection[Slot]) -> list[int]:
         deadline, size = Deadline(self._session.rpc_timeout_s), self._batch.block_bytes
-        return self._source.fill(places, [self._memory.writable(slot.address, size, deadline) for slot in slots])
+        return self._source.fill(places, self._memory.writable([slot.address for slot in slots], size, deadline))
 
     async def _store(self, named: Mapping[int, Slot], wait: Deadline, *, further: bool) -> Any:
         """Tells of blocks that are written; the reply brings slots for others."""
         filed, request = self._request(named, wait, further=further)
         request.checksums.extend([self._checksums[place] if place in named else 0 for place in self._left])
         call = self._session.call(
-            "Store", request, wait.left_s(), unheard=self._session.give_up, late=filed.file)
+            "Store", request, wait.left_s(), unheard=self._session.give_up, late=filed.late)
         reply = await filed.answer(call)
+        filed.file()
         self._settle(reply)
         await self._restock(reply)
         return reply
@@ -181,17 +182,19 @@ class StockedPut:
 
     async def _write_claimed(self, named: Mapping[int, Slot], begun: Begun, filed: _Filed) -> Any:
         generations: dict[int, int] = {}
-        tier = tier_number(self._kind.tier)
+        session, tier = self._session, tier_number(self._kind.tier)
         try:
             try:
                 await self._write(named)
             finally:
                 reply = await filed.answer(Work(begun.answer))
-                generations = {place: named[place].generation for place in self._settle(reply)}
-            checksums = [self._checksums[place] for place in generations]
-            revoked = await granting.commit(self._session, self._batch, generations, checksums, tier)
+                granted = self._settle(reply)
+                generations = {place: named[place].generation for place in granted}
+            checksums = [self._checksums[place] for place in granted]
+            revoked = await granting.commit(session, self._batch, generations, checksums, tier, filed.file)
         except BaseException:
-            await granting.abort(self._session, self._batch, generations, tier)
+            filed.file()
+            await granting.abort(session, self._batch, generations, tier)
             raise
         for place in generations.keys() - set(revoked):
             self._outcomes[place] = PutOutcome.STORED
@@ -240,9 +243,10 @@ class _Filed:
         self._magazine = magazine
         self._kind = kind
         self._slots = slots
+        self._reply: Any = None
 
     async def answer(self, step: Step[Any]) -> Any:
-        """The reply, which the step waits for."""
+        """The reply, which the step waits for. `file` is to follow, whatever happens."""
         try:
             reply = await step
         except _NOTHING_DONE:
@@ -252,14 +256,25 @@ class _Filed:
             if not isinstance(error, asyncio.CancelledError):
                 self._session.give_up()  # whether it was done, and which slots are whose, is not known
             raise
-        self.file(reply)
+        self._take(reply)
         return reply
 
-    def file(self, reply: Any) -> None:
-        """Slots that were not used, and new ones."""
+    def late(self, reply: Any) -> None:
+        """The reply to a call whose caller has turned away."""
+        self._take(reply)
+        self.file()
+
+    def _take(self, reply: Any) -> None:
         if len(reply.outcomes) != len(self._slots) or len(reply.addresses) != len(reply.generations):
             self._session.give_up()
             raise BrokenPeer("Store: the reply is not parallel to the places")
+        self._reply = reply
+
+    def file(self) -> None:
+        """Slots that were not used, and new ones, go into the magazine; once."""
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return
         unused = [
             slot for slot, outcome in zip(self._slots, reply.outcomes, strict=True)
             if slot.generation and outcome not in _USED_UP

@@ -138,7 +138,7 @@ class SharedTransfer:
 
     def _fill(self, block_bytes: int, source: Source, grants: list[Grant]) -> list[int]:
         deadline = Deadline(self._session.rpc_timeout_s)
-        slots = [self._memory.writable(grant.address, block_bytes, deadline) for grant in grants]
+        slots = self._memory.writable([grant.address for grant in grants], block_bytes, deadline)
         return source.fill([grant.index for grant in grants], slots)
 
     async def read(self, batch: Batch, sink: Sink, wait: Deadline) -> list[AcquireOutcome]:

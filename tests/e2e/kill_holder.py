@@ -38,7 +38,7 @@ class Holder:
         self._batch = batch_of(self._ns, self._session, ids)
         self._grants = reserve(self._ns, self._session, ids)
         assert all(self._grants.addresses), self._grants.outcomes
-        self._slots = [memory.writable(address, BLOCK_BYTES, Deadline(5)) for address in self._grants.addresses]
+        self._slots = memory.writable(self._grants.addresses, BLOCK_BYTES, Deadline(5))
         for place, slot in enumerate(self._slots):
             slot[:HALF] = pattern(SECRET + place, BLOCK_BYTES)[:HALF]
         self._lease: Lease = self._ns.acquire(ids_of_chain(self._ns, chain), timeout_s=5.0)

@@ -49,7 +49,7 @@ class Worker:
         assert memory is not None
         reply = reserve(self._ns, session, _ids(numbers))
         for address in filter(None, reply.addresses):
-            memory.writable(address, BLOCK_BYTES, Deadline(5))[: BLOCK_BYTES // 2] = 0xEE
+            memory.writable([address], BLOCK_BYTES, Deadline(5))[0][: BLOCK_BYTES // 2] = 0xEE
         return [blocks_pb2.ReserveOutcome.Name(one).removeprefix("RESERVE_OUTCOME_") for one in reply.outcomes]
 
     def finish(self) -> None:

@@ -112,7 +112,7 @@ def test_a_half_written_slot_is_kept_aside_until_it_is_let_go(daemon: Any) -> No
         assert session.memory is not None
         with session.hold():
             reply = reserve(ns, session, chain_ids(ns, range(16)))
-            slot = session.memory.writable(reply.addresses[0], SIZE, Deadline(2))
+            slot = session.memory.writable(reply.addresses[:1], SIZE, Deadline(2))[0]
             slot[: SIZE // 2] = 1
             server.restart()
             assert ns.lookup(chain_ids(ns, range(16))).prefix == 0

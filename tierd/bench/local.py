@@ -233,7 +233,7 @@ def reserved_slots(client: Client, layout: Layout, count: int) -> list[U8Array]:
         request = blocks_pb2.ReserveRequest(session=session.id, blocks=blocks)
         addresses += run(client.connection.call("Reserve", request)).addresses
     deadline = Deadline(RESERVE_S)
-    return [session.memory.writable(address, layout.block_bytes, deadline) for address in addresses]
+    return session.memory.writable(addresses, layout.block_bytes, deadline)
 
 
 @contextmanager

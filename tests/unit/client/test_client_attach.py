@@ -112,7 +112,7 @@ def _address(segment: int, offset: int) -> int:
 def test_slots_are_read_and_written_where_the_daemon_sees_them(peer: Peer) -> None:
     """Bytes written through a writable view are in the file, and in read-only views of the same address."""
     memory = _attach(peer)
-    memory.writable(_address(1, 4096), 8, Deadline(5))[:] = 9
+    memory.writable([_address(1, 4096)], 8, Deadline(5))[0][:] = 9
     assert peer.file(1).read_bytes()[4096:4104] == b"\x09" * 8
     assert memory.view(_address(1, 4096), 8, Deadline(5)).tolist() == [9] * 8
     assert peer.requests == [
@@ -132,14 +132,14 @@ def test_a_tensor_shares_the_memory(peer: Peer) -> None:
     pytest.importorskip("torch")
     memory = _attach(peer)
     tensor = memory.tensor(_address(1, 64), 4, Deadline(5))
-    memory.writable(_address(1, 64), 4, Deadline(5))[:] = [1, 2, 3, 4]
+    memory.writable([_address(1, 64)], 4, Deadline(5))[0][:] = [1, 2, 3, 4]
     assert tensor.tolist() == [1, 2, 3, 4]
 
 
 def test_no_mapping_is_inherited_by_a_fork(peer: Peer) -> None:
     """Every mapping of a segment or the catalog carries the kernel's "don't copy on fork" flag."""
     memory = _attach(peer)
-    memory.writable(_address(1, 0), 8, Deadline(5))
+    memory.writable([_address(1, 0)], 8, Deadline(5))
     flags: dict[str, list[str]] = {}
     name = ""
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -156,7 +156,7 @@ def test_no_mapping_is_inherited_by_a_fork(peer: Peer) -> None:
 def test_a_view_outlives_the_connection(peer: Peer) -> None:
     """Closing drops no memory that a view still shows."""
     memory = _attach(peer)
-    memory.writable(_address(1, 0), 4, Deadline(5))[:] = 5
+    memory.writable([_address(1, 0)], 4, Deadline(5))[0][:] = 5
     view = memory.view(_address(1, 0), 4, Deadline(5))
     memory.close()
     memory.close()
@@ -167,7 +167,7 @@ def test_descriptors_are_closed(peer: Peer) -> None:
     """Of the descriptors that the daemon sends, only those that the mappings need stay open, and those go with
     the views."""
     memory = _attach(peer)
-    memory.writable(_address(1, 0), 8, Deadline(5))
+    memory.writable([_address(1, 0)], 8, Deadline(5))
     assert sorted(_open_files(peer)) == ["catalog", "segment1", "segment1"]
     memory.close()
     assert _open_files(peer) == []
@@ -238,7 +238,7 @@ def test_a_socket_that_failed_is_not_used_again(peer: Peer) -> None:
     memory = _attach(peer)
     peer.silent = True
     with pytest.raises(Unavailable, match="attach socket"):
-        memory.writable(_address(1, 0), 8, Deadline(0.1))
+        memory.writable([_address(1, 0)], 8, Deadline(0.1))
     assert memory.is_broken()
     assert memory.view(_address(1, 0), 4, Deadline(5)).tolist() == [0] * 4
 
@@ -249,7 +249,7 @@ def test_a_refused_segment_is_told(peer: Peer) -> None:
     text = b'{"ok":false,"error":"no reservation"}'
     peer.raw = struct.pack("<I", len(text)) + text
     with pytest.raises(FailedPrecondition, match="no reservation"):
-        memory.writable(_address(1, 0), 8, Deadline(5))
+        memory.writable([_address(1, 0)], 8, Deadline(5))
     assert not memory.is_broken()
 
 
