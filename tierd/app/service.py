@@ -226,7 +226,7 @@ class Service:
     ) -> m.Outcomes:
         """`commit` for a stream of this daemon, also when its session is about to end."""
         command = m.Commit(session, ids, generations, checksums, tier, sequence)
-        reply = self.writer.ask(command, m.Outcomes)
+        reply = self.writer.ask_first(command, m.Outcomes)
         self.sessions.settled(session, tier, generations)
         return reply
 

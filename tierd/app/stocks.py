@@ -63,7 +63,7 @@ class Stocks:
             self._unstock(order.session, order.tier, order.returned)
             return result
         command = service.placed_store(order.store)
-        result.outcomes = service.writer.ask(command, m.StoreReply).outcomes
+        result.outcomes = service.writer.ask_first(command, m.StoreReply).outcomes
         stored = command.generations[result.outcomes == m.Stored.STORED.value]
         service.sessions.settled(order.session, order.tier, stored)
         self._unstock(order.session, order.tier, order.returned)

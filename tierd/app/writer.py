@@ -21,6 +21,7 @@ from tierd.core.errors import TierdError
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 R = TypeVar("R", bound=m.Reply)
 
 _WAKES_WAITERS = (
@@ -47,6 +48,8 @@ class Writer:
         self._note: Callable[[m.Command], None] | None = None
         self._flights: dict[int, asyncio.Future[None] | None] = {}
         self._change: asyncio.Future[None] | None = None
+        self._begun: m.Command | None = None
+        """Answered, and not completed."""
         self.line = Line()
         self.calls_waiting = 0
         """Calls that wait for moves or for room."""
@@ -69,30 +72,52 @@ class Writer:
 
     def step(self, command: m.Command) -> m.Reply:
         """Runs one command. Raises what the engine raises; what is no TierdError was logged as a fault."""
+        done = self._run(command, self._engine.step)
+        self._conclude(command, done.effects)
+        return done.reply
+
+    def ask(self, command: m.Command, kind: type[R]) -> R:
+        """`step`, with the type of reply that the command has."""
+        return _of_kind(self.step(command), command, kind)
+
+    def ask_first(self, command: m.Command, kind: type[R]) -> R:
+        """`ask`, on a running loop: what the reply does not depend on is done when the caller has had its turn, or
+        before the next command."""
+        reply = self._run(command, self._engine.begin)
+        self._begun = command
+        asyncio.get_running_loop().call_soon(self._catch_up)
+        return _of_kind(reply, command, kind)
+
+    def _run(self, command: m.Command, work: Callable[[m.Command, float], T]) -> T:
         if threading.get_ident() != self._thread:
             raise RuntimeError(f"{type(command).__name__} from another thread than the writer's")
+        self._catch_up()
         if isinstance(command, _TAKES_ROOM):
             self.line.go_first()
         try:
-            done = self._engine.step(command, self._clock())
+            return work(command, self._clock())
         except TierdError:
             raise
         except Exception:
             log.exception("engine_fault", command=type(command).__name__)
             raise
-        self._hand_out(done.effects)
+
+    def _conclude(self, command: m.Command, effects: Sequence[m.Effect]) -> None:
+        self._hand_out(effects)
         if self._note is not None:
             self._note(command)
         if isinstance(command, _WAKES_WAITERS):
             self._wake()
-        return done.reply
 
-    def ask(self, command: m.Command, kind: type[R]) -> R:
-        """`step`, with the type of reply that the command has."""
-        reply = self.step(command)
-        if not isinstance(reply, kind):
-            raise TypeError(f"{type(command).__name__} was answered by {type(reply).__name__}")
-        return reply
+    def _catch_up(self) -> None:
+        """Completes the command that was answered first, if that has not been done. Its faults are not the next
+        caller's."""
+        command, self._begun = self._begun, None
+        if command is not None:
+            try:
+                self._conclude(command, self._engine.finish())
+            except Exception:
+                log.exception("engine_fault", command=type(command).__name__)
 
     def finish(self, results: Sequence[m.MoveResult]) -> None:
         """Tells the engine how moves ended and wakes who waits for them. Never raises."""
@@ -157,6 +182,12 @@ class Writer:
         if self._change is not None:
             self._change.set_result(None)
             self._change = None
+
+
+def _of_kind(reply: m.Reply, command: m.Command, kind: type[R]) -> R:
+    if not isinstance(reply, kind):
+        raise TypeError(f"{type(command).__name__} was answered by {type(reply).__name__}")
+    return reply
 
 
 def _moves(effects: Iterable[m.Effect]) -> Iterable[m.Move]:

@@ -138,7 +138,12 @@ class Engine:
         """Identities taken over from the last boot."""
 
     def step(self, command: m.Command, now: float) -> m.Step:
-        """Carries out one command at wall time `now` (s since 1970).
+        """Carries out one command at wall time `now` (s since 1970); raises as `begin` does."""
+        reply = self.begin(command, now)
+        return m.Step(reply, self.finish())
+
+    def begin(self, command: m.Command, now: float) -> m.Reply:
+        """Carries out one command as far as its reply tells. `finish` comes before the next one.
 
         Raises InvalidInput, NotFound, Refused or LimitReached about the whole command; nothing is done then.
         """
@@ -148,14 +153,21 @@ class Engine:
         state.lapse()
         hints.lapse(state)
         hazards.look(state)
-        reply = HANDLERS[type(command)](state, command)
+        return HANDLERS[type(command)](state, command)
+
+    def finish(self) -> list[m.Effect]:
+        """The rest of the command, which nobody's reply depends on, and what it leads to."""
+        state = self.state
+        rest, state.rest = state.rest, []
+        for work in rest:
+            work()
         storing.settle(state)
         state.settle_ages()
         state.gaps.tick(state.clock.step)
         if state.fallback is not None:
             state.fallback.tick(state.clock.step, len(state.catalog))
         effects, state.effects = state.effects, []
-        return m.Step(reply, effects)
+        return effects
 
     def namespaces(self) -> frozenset[int]:
         """Numbers that stand in a record with a copy."""

@@ -4,6 +4,7 @@ which nothing but the identity is known."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 
 import numpy as np
@@ -262,12 +263,18 @@ def commit(state: State, command: Commit) -> Outcomes:
     places, rows, counted = places[kept], rows[kept], counted[kept]
     tier.counters.stored += len(rows)
     state.publish(tier, rows, ordered=False)
-    all_touched = count_accesses(state, sequence, rows[~counted], hit=False)
-    if some(counted) or not all_touched:
-        state.reorder(rows)
+    state.rest.append(partial(account, state, sequence, rows, counted))
     outcomes = np.full(len(command.ids), Committed.STALE.value, np.int8)
     outcomes[places] = Committed.COMMITTED
     return Outcomes(outcomes)
+
+
+def account(state: State, sequence: Sequence | None, rows: I64Array, counted: NDArray[np.bool_]) -> None:
+    """Puts new READY copies in the order of victims, and counts the accesses by which they came, where that was not
+    done."""
+    all_touched = count_accesses(state, sequence, rows[~counted], hit=False)
+    if some(counted) or not all_touched:
+        state.reorder(rows)
 
 
 def _written(

@@ -9,6 +9,7 @@ nothing is bounded, so that a stock starves nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from tierd.core.messages import (
     Unstock,
 )
 from tierd.core.placing import (
+    account,
     admit,
     arena_of,
     contradicted,
@@ -44,7 +46,7 @@ from tierd.core.placing import (
     set_content,
 )
 from tierd.core.room import Room, obtain
-from tierd.core.sequences import begin_request, count_accesses
+from tierd.core.sequences import begin_request
 from tierd.core.sessions import Session, StockedSlot
 from tierd.core.state import State, TierState
 from tierd.core.underway import Sequence
@@ -154,8 +156,7 @@ def store(state: State, command: Store) -> StoreReply:
     if len(stored):
         give = _grant if command.commit_later else _publish
         give(state, session, tier, command, stored, rows[stored])
-        if not count_accesses(state, sequence, rows[stored], hit=False):
-            state.reorder(rows[stored])
+        state.rest.append(partial(account, state, sequence, rows[stored], np.zeros(len(stored), bool)))
     return StoreReply(outcomes)
 
 

@@ -57,6 +57,29 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+def test_what_no_reply_depends_on_comes_after_it() -> None:
+    """A command that is answered first is complete, and shown, by the loop's next turn or the next command."""
+
+    async def body() -> None:
+        writer, shown = Writer(engine(), lambda: 1000.0), list[str]()
+        Held(writer)
+        writer.tell(lambda command: shown.append(type(command).__name__))
+        writer.step(m.OpenSession(1))
+        for seed in (1, 2):
+            reply = writer.ask(m.Reserve(1, ids(seed), SIZE), m.ReserveReply)
+            commit = m.Commit(1, ids(seed).ids, reply.generations, np.zeros(1, np.uint64))
+            assert writer.ask_first(commit, m.Outcomes).outcomes.tolist() == [m.Committed.COMMITTED]
+            assert shown[-1] == "Reserve"
+            if seed == 1:
+                await asyncio.sleep(0)
+                assert shown[-1] == "Commit"
+            view = writer.ask(m.Describe(ids(seed).ids), m.BlockPage).blocks[0]
+            assert shown[-2:] == ["Commit", "Describe"]
+            assert view is not None and view.record.touches == 1
+
+    asyncio.run(body())
+
+
 def test_another_thread_is_refused() -> None:
     """A command from another thread than the writer's raises and does not reach the engine."""
     writer = Writer(engine(), lambda: 0.0)
