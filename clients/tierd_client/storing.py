@@ -78,7 +78,7 @@ class StockedPut:
 
     async def run(self, wait: Deadline) -> list[PutOutcome]:
         """In rounds of the slots that there are; what gets none in time is PENDING."""
-        known = self._known()
+        known = frozenset() if self._is_to_be_claimed(len(self._batch)) and self._seems_new() else self._known()
         first = True
         try:
             while self._left:
@@ -129,6 +129,17 @@ class StockedPut:
             self._magazine.add(self._kind, self._slots)
             self._session.drop_hold()
 
+    def _is_to_be_claimed(self, blocks: int) -> bool:
+        """Whether the daemon is to hear of so many blocks before they are written."""
+        worth_it = CLAIM_BYTES <= blocks * self._batch.block_bytes <= CLAIM_BYTES_MAX
+        return worth_it and bool(self._session.info.commits_later)
+
+    def _seems_new(self) -> bool:
+        """Whether the catalog has neither the first block nor the last: then all are taken to be new, as of a chain
+        they are. One between them that is not is written in vain, and is EXISTS by the daemon's word."""
+        reader, ends = direct.reader_of(self._session), (0, len(self._batch) - 1)
+        return reader is None or all(reader.find(self._batch.id(place))[0] < 0 for place in ends)
+
     def _known(self) -> frozenset[int]:
         """Places of blocks that the catalog has: they are not written, and the daemon hears of the access."""
         reader = direct.reader_of(self._session)
@@ -167,8 +178,7 @@ class StockedPut:
     async def _claim(self, named: Mapping[int, Slot], *, further: bool) -> Any:
         """Tells of blocks, writes and commits them; the reply to the first. None, and nothing is done, where that
         is not worth it, or cannot be."""
-        worth_it = CLAIM_BYTES <= len(named) * self._batch.block_bytes <= CLAIM_BYTES_MAX
-        if not worth_it or not self._session.info.commits_later:
+        if not self._is_to_be_claimed(len(named)):
             return None
         filed, request = self._request(named, Deadline(0.0), further=further)
         request.commit_later = True
