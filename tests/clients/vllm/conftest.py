@@ -46,6 +46,6 @@ def model() -> str:
 def start_engine(vllm_python: Path, model: str) -> Iterator[StartEngine]:
     start = StartEngine(vllm_python, model)
     yield start
+    start.end()
     for engine in start.engines:
-        engine.end()
         print("--- log of an engine\n" + "".join(engine.log[-100:]))

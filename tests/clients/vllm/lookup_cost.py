@@ -38,10 +38,9 @@ CALLS: Counter[bool] = Counter()
 """To the daemon, for a prompt: by the scheduler's thread, and by others."""
 
 
-
 def main(address: str) -> None:
     count_calls()
-    options = Options(address=address, answer_ms=10_000)
+    options = Options(address=address, answer_ms=10_000, revision="none")
     manager = TierdOffloadingManager(CONFIG, options)
     assert manager._link.wait_up(10.0)
     (layout,) = layouts_of(CONFIG, options)

@@ -83,3 +83,8 @@ class StartEngine:
         """`processes`: scheduler and worker in processes of their own. `options`: of vLLM's engine."""
         self.engines.append(Engine(self._python, self._model, transfer, processes, options))
         return self.engines[-1]
+
+    def end(self) -> None:
+        """Ends all that were started."""
+        for engine in self.engines:
+            engine.end()
