@@ -22,6 +22,7 @@ from tierd_client.format import U8Array
 if TYPE_CHECKING:
     from tierd_client.client import Client
     from tierd_client.paged import PagedKV
+    from tierd_client.shared_memory import SharedMemory
 
 FileId = tuple[int, int]
 """Device and inode of a segment's file, which nobody else has while it is mapped anywhere."""
@@ -82,10 +83,16 @@ class LeasedReader:
         if memory is None:
             raise Unavailable("nothing of the daemon is mapped: bytes go through streams")
         memory.refresh(Deadline(connection.rpc_timeout_s))
+        self._keep(memory)
+
+    def _keep(self, memory: SharedMemory) -> None:
         self._mapped = {memory.files[number]: view for number, view in list(memory.views.items())}
 
     def _segment(self, file: FileId, number: int) -> U8Array:
         with self._lock:
+            session = None if file in self._mapped else self._client.connection.living()
+            if session is not None and session.memory is not None:
+                self._keep(session.memory)  # as it is: the daemon may be asked for more and not answer
             if file not in self._mapped:
                 self.map_all()
             view = self._mapped.get(file)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +23,13 @@ from tierd_client.session import Session
 if TYPE_CHECKING:
     from tierd_client.namespace import NamespaceRoutines
 
+Guard = Callable[[], AbstractContextManager[object]]
+
 
 async def put_pages(
     ns: NamespaceRoutines, ids: Any, paged: PagedKV, page_numbers: Any, tier: Tier | str | None = None,
     timeout_s: float = 2.0, sequence: BaseSequence | str | None = None, priority: Priority | str | None = None,
-    before_layer: OfLayer | None = None, wait: bool = True,
+    before_layer: OfLayer | None = None, wait: bool = True, guard: Guard = nullcontext,
 ) -> list[PutOutcome]:
     """Stores blocks out of an engine's pages; as `put` otherwise. The pages are copied straight into shared memory.
 
@@ -35,11 +38,14 @@ async def put_pages(
     `before_layer(layer)`: with it layers are stored one after the other, each when this returns, so that a layer is
     copied while the next one is computed. It is called once for each layer in order, on the thread that copies; not
     at all when nothing is to be stored, because all is there. What it raises ends the call, and nothing is stored.
+    `guard()`: pages are read within it alone, on the thread that copies, maybe several times in a call. An engine
+    that wants its pages back before the call is over raises on entering: the call ends, and reads no page again.
     Raises InvalidArgument naming the argument and the index.
     """
     ids = ns.identities(ids)
     pages = _checked(ns, ids, paged, page_numbers, writes=False)
-    source = PagedSource(paged, pages, paged.copies(), None if before_layer is None else Once(before_layer))
+    before = None if before_layer is None else Once(before_layer)
+    source = PagedSource(paged, pages, paged.copies(), before, guard)
     return await ns.store(ids, source, tier, timeout_s, sequence, priority, wait=wait)
 
 
@@ -74,20 +80,32 @@ async def get_pages(
 class PagedSource:
     """Blocks that lie in an engine's pages, as a Source (staging.py)."""
 
-    def __init__(self, paged: PagedKV, pages: PageNumbers, copies: PageCopies, before: OfLayer | None) -> None:
+    def __init__(
+        self, paged: PagedKV, pages: PageNumbers, copies: PageCopies, before: OfLayer | None, guard: Guard,
+    ) -> None:
         self._paged = paged
         self._pages = pages
         self._copies = copies
         self._before = before
+        self._guard = guard
 
     def __len__(self) -> int:
         return len(self._pages)
 
     def part(self, start: int, end: int) -> PagedSource:
-        return PagedSource(self._paged, self._pages[start:end], self._copies, self._before)
+        return PagedSource(self._paged, self._pages[start:end], self._copies, self._before, self._guard)
 
     def fill(self, indices: Sequence[int], slots: Sequence[U8Array]) -> list[int]:
-        pages = self._pages[list(indices)]
+        with self._guard():
+            return self._filled(self._pages[list(indices)], slots)
+
+    def host(self) -> list[U8Array]:
+        blocks = [np.empty(self._paged.block_bytes, np.uint8) for _ in range(len(self))]
+        with self._guard():
+            self._copies.gather(self._pages, blocks, self._before)
+        return blocks
+
+    def _filled(self, pages: PageNumbers, slots: Sequence[U8Array]) -> list[int]:
         if self._before is not None or self._paged.on_device:
             self._copies.gather(pages, slots, self._before)
             return [checksum_of(slot) for slot in slots]
@@ -96,11 +114,6 @@ class PagedSource:
             self._copies.gather(pages[place : place + 1], [slot], None)
             checksums.append(checksum_of(slot))  # while the processor has it in its cache
         return checksums
-
-    def host(self) -> list[U8Array]:
-        blocks = [np.empty(self._paged.block_bytes, np.uint8) for _ in range(len(self))]
-        self._copies.gather(self._pages, blocks, self._before)
-        return blocks
 
 
 class Once:

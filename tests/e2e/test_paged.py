@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,30 @@ def test_an_engine_that_fails_in_between_stores_nothing(ns: Any) -> None:
     with pytest.raises(RuntimeError, match="the forward pass died"):
         ns.get_pages(IDS, paged, ORDER, after_layer=fail)
     assert ns.put_pages(IDS, paged, ORDER) == [STORED] * BLOCKS
+
+
+def test_pages_are_read_within_the_guard_alone(ns: Any) -> None:
+    """What the pages hold before it is entered and after it is left is not stored; where it cannot be entered
+    nothing is, and its error comes out of the call."""
+    ready, pages = full(), [np.zeros_like(layer) for layer in full()]
+
+    @contextmanager
+    def there() -> Iterator[None]:
+        for layer, right in zip(pages, ready, strict=True):
+            layer[...] = right
+        yield
+        for layer in pages:
+            layer[...] = 0
+
+    def wanted_back() -> AbstractContextManager[None]:
+        raise RuntimeError("wanted back")
+
+    paged = PagedKV(ns.layout, pages)
+    with pytest.raises(RuntimeError, match="wanted back"):
+        ns.put_pages(IDS, paged, ORDER, guard=wanted_back)
+    assert ns.get(IDS) == [None] * BLOCKS
+    assert ns.put_pages(IDS, paged, ORDER, guard=there) == [STORED] * BLOCKS
+    assert all(np.array_equal(block, content(number)) for number, block in enumerate(ns.get(IDS)))
 
 
 def test_pages_of_another_layout_are_refused(ns: Any) -> None:

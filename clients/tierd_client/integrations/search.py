@@ -56,10 +56,13 @@ class Search:
         link.submit(self._search)
 
     def ended(self) -> bool:
-        """Whether it is known what is there. One that is overdue is over, with nothing found."""
-        if not self._over.is_set() and time.monotonic() > self._answers_by:
-            self._link.lost(TimedOut(f"no answer within {self._link.options.answer_ms} ms"))
-            self.release()
+        """Whether it is known what is there. One that is overdue is over, with nothing found, and so is every one
+        while the daemon is away."""
+        if not self._over.is_set():
+            if time.monotonic() > self._answers_by:
+                self._link.lost(TimedOut(f"no answer within {self._link.options.answer_ms} ms"))
+            if not self._link.is_up:
+                self.release()
         return self._over.is_set()
 
     def wait(self, timeout_s: float) -> None:

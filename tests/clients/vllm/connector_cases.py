@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,12 +18,13 @@ os.environ |= {
 }
 
 from case_runner import run
-from toy_engine import BLOCK, ToyEngine, answer, blocks, settled, text
+from toy_engine import BLOCK, WITHIN_S, ToyEngine, answer, blocks, settled, text
 from vllm.v1.core.kv_cache_utils import BlockHash
 from vllm.v1.kv_offload.base import make_offload_key
 from vllm.v1.request import RequestStatus
 
 from tierd_client.errors import Unavailable
+from tierd_client.handover import LeasedReader
 from tierd_client.integrations import transfers
 from tierd_client.integrations.vllm.versions import key_of_block
 
@@ -34,6 +36,18 @@ class Lost:
 
     def scatter(self, *arguments: Any) -> None:
         raise Unavailable("for the test")
+
+
+class Held:
+    """In place of a worker's reader: it reads once `go` is set."""
+
+    def __init__(self, reader: LeasedReader) -> None:
+        self.go = threading.Event()
+        self._reader = reader
+
+    def scatter(self, *arguments: Any) -> None:
+        assert self.go.wait(WITHIN_S)
+        self._reader.scatter(*arguments)
 
 
 @contextmanager
@@ -182,9 +196,11 @@ class Cases:
         engine, prompt = self._engine(), text(32, PROMPT)
         engine.generate("cold", prompt)
         engine.forget()
+        held = engine.worker._worker._transfers._reader = Held(LeasedReader(engine.links[1].client()))
         engine.add("ends", prompt)
         assert settled(lambda: engine.step() and engine.connector._scheduler._jobs)
         engine.scheduler.finish_requests("ends", RequestStatus.FINISHED_ABORTED)
+        held.go.set()
         assert settled(lambda: engine.step() and not engine.connector._scheduler._requests)
         assert settled(lambda: not engine.leases())
         assert engine.generate("next", prompt)[0] == answer(prompt)
