@@ -134,9 +134,11 @@ class SpillStore(Protocol):
         be begun, so more may come meanwhile, and what is drawn is answered."""
         return _one_by_one(lambda pair: self.put(*pair, deadline_s), blocks)
 
-    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock: ...
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> int:
+        """Reads a block into `out`; the checksum that was stored with it, which its bytes have."""
+        ...
 
-    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
+    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, int | Exception]]:
         """`get` of several blocks, as `put_all`."""
         return _one_by_one(lambda one: self.get(*one, deadline_s), wanted)
 

@@ -14,7 +14,7 @@ import pytest
 from tierd.adapters.envelope import block_key, marker_key
 from tierd.adapters.spill_redis import RedisSpillStore
 from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, SpillRefused
-from tierd.ports import SpillStore, StoredBlock, Wanted
+from tierd.ports import SpillStore, Wanted
 from tierd.testing.redis_proxy import Mode, RedisProxy
 from tierd.testing.spill_contract import FINGERPRINT, block_of, get_new, identity_of, payload_of, put_random
 from tierd.testing.valkey import ExternalValkey
@@ -169,19 +169,19 @@ def test_each_has_its_own_deadline(proxy: RedisProxy, store: RedisSpillStore) ->
     began = time.monotonic()
     found = dict(store.get_all(wanted, 0.8))
     assert time.monotonic() - began > 0.8
-    assert [type(found[n]) for n in range(5)] == [StoredBlock] * 5
+    assert [type(found[n]) for n in range(5)] == [int] * 5
 
 
 def test_what_came_before_the_end(proxy: RedisProxy, store: RedisSpillStore) -> None:
     """What a server answered before it fell silent is known before the others have failed, by one deadline."""
     wanted = stored(store, 5)
     answers = store.get_all(wanted, 0.3)
-    first, block = next(answers)
+    first, checksum = next(answers)
     proxy.switch(Mode.BLACK_HOLE)
     began = time.monotonic()
     left = dict(answers)
     assert time.monotonic() - began < 2 * 0.3 + BUSY_S
-    assert (first, type(block), set(left)) == (0, StoredBlock, {1, 2, 3, 4})
+    assert (first, type(checksum), set(left)) == (0, int, {1, 2, 3, 4})
     assert [type(left[n]) for n in (3, 4)] == [SpillDown] * 2
     assert np.array_equal(wanted[0].out, payload_of(0, BIG))
 
@@ -200,7 +200,7 @@ def test_blocks_are_drawn_when_they_can_be_begun(store: RedisSpillStore) -> None
     found = dict([next(answers)])
     assert drawn == [0, 1, 2]
     found.update(answers)
-    assert [type(found[n]) for n in range(5)] == [StoredBlock] * 5
+    assert [type(found[n]) for n in range(5)] == [int] * 5
 
 
 def test_pool_exhausted(proxy: RedisProxy) -> None:

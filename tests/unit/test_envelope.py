@@ -29,7 +29,7 @@ hashes = st.binary(min_size=32, max_size=32)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 records = st.builds(
     Record, touches=st.integers(0, 2**32 - 1), last=st.integers(-(2**63), 2**63 - 1), wall=numbers, ema=numbers,
-    crf=numbers,
+    crf=numbers, weighted=st.booleans(), learnt=st.integers(0, 255),
 )
 blocks = st.builds(
     StoredBlock, fingerprint=hashes, identity=hashes, group=st.integers(0, 2**16 - 1),

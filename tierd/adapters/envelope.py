@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import replace
+from typing import Any
 
 import xxhash
 
@@ -25,7 +26,13 @@ CODEC_NONE = 0
 CIPHER_NONE = 0
 
 _FIELDS = struct.Struct("<8sHHHH32s32s32sIIQQQqdddd16sHB45x")
-_FRAME = struct.Struct("<8sHH")
+_PAYLOAD_CHECKSUM = 11
+"""Place among the fields."""
+_KNOWN_FIELDS = (
+    "magic", "version", "header bytes", "header checksum", "codec", "cipher", "fingerprint", "identity",
+    "payload bytes",
+)
+"""In the order in which they give each other meaning."""
 _CHECKSUM = struct.Struct("<Q")
 _NO_PARENT = bytes(IDENTITY_BYTES)
 _NOBODY = bytes(16)
@@ -73,13 +80,7 @@ def decode_header(
     `payload_bytes`: bytes of the stored value behind the header. `reader`: the instance that asks, whose own
     blocks are `own`. Raises BlockDamaged naming the field.
     """
-    _check_frame(header)
-    fields = _FIELDS.unpack_from(header)
-    _expect("codec", fields[3], CODEC_NONE)
-    _expect("cipher", fields[4], CIPHER_NONE)
-    _expect("fingerprint", fields[5], fingerprint)
-    _expect("identity", fields[6], identity)
-    _expect("payload bytes", fields[10], payload_bytes)
+    fields = _checked_fields(header, fingerprint, identity, payload_bytes)
     record = Record(
         touches=fields[12], last=fields[13], ema=fields[14], crf=fields[15], wall=fields[16],
         weighted=bool(fields[19] & _WEIGHTED), learnt=fields[20],
@@ -92,6 +93,12 @@ def decode_header(
     )
 
 
+def decode_checksum(header: bytes | bytearray, fingerprint: bytes, identity: bytes, payload_bytes: int) -> int:
+    """The checksum of the payload, all that a load needs of `decode_header`."""
+    checksum: int = _checked_fields(header, fingerprint, identity, payload_bytes)[_PAYLOAD_CHECKSUM]
+    return checksum
+
+
 class PayloadCheck:
     """The checksum of a payload that is seen piece by piece, in its order."""
 
@@ -99,11 +106,12 @@ class PayloadCheck:
         self._digest = xxhash.xxh3_64()
         self.see = self._digest.update
 
-    def expect(self, checksum: int) -> None:
-        """BlockDamaged when what was seen has another one."""
+    def expect(self, checksum: int) -> int:
+        """The same. BlockDamaged when what was seen has another one."""
         found = self._digest.intdigest()
         if found != checksum:
             raise BlockDamaged(f"payload checksum: found {found:016x}, expected {checksum:016x}")
+        return checksum
 
 
 def encode_statistics(record: Record) -> bytes:
@@ -139,16 +147,20 @@ def _decode_statistics(value: bytes) -> Record | None:
     return record
 
 
-def _check_frame(header: bytes) -> None:
-    """Magic, version and checksum, in the order in which they give each other meaning."""
+def _checked_fields(
+    header: bytes | bytearray, fingerprint: bytes, identity: bytes, payload_bytes: int
+) -> tuple[Any, ...]:
+    """All fields of a header, of which those that are known beforehand are as they must be."""
     if len(header) != HEADER_BYTES:
         raise BlockDamaged(f"header: {len(header)} bytes, not {HEADER_BYTES}")
-    magic, version, header_bytes = _FRAME.unpack_from(header)
-    _expect("magic", magic, MAGIC)
-    _expect("version", version, VERSION)
-    _expect("header bytes", header_bytes, HEADER_BYTES)
-    found = _CHECKSUM.unpack_from(header, _FIELDS.size)[0]
-    _expect("header checksum", found, xxhash.xxh3_64_intdigest(header[: _FIELDS.size]))
+    fields, (checksum,) = _FIELDS.unpack_from(header), _CHECKSUM.unpack_from(header, _FIELDS.size)
+    found = (*fields[:3], checksum, *fields[3:7], fields[10])
+    sealed = xxhash.xxh3_64_intdigest(header[: _FIELDS.size])
+    wanted = (MAGIC, VERSION, HEADER_BYTES, sealed, CODEC_NONE, CIPHER_NONE, fingerprint, identity, payload_bytes)
+    if found != wanted:
+        for one in zip(_KNOWN_FIELDS, found, wanted, strict=True):
+            _expect(*one)
+    return fields
 
 
 def _check_numbers(group: int, record: Record) -> None:

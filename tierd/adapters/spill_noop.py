@@ -25,7 +25,7 @@ class NoopSpillStore(SpillStore):
     def put(self, block: StoredBlock, payload: U8Array, deadline_s: float) -> bool:
         raise SpillFull("the spill tier is off")
 
-    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> int:
         raise BlockVanished("the spill tier is off")
 
     def look(

@@ -13,6 +13,7 @@ from tierd.adapters.envelope import (
     STATISTICS_BYTES,
     PayloadCheck,
     block_key,
+    decode_checksum,
     decode_header,
     encode_header,
     encode_statistics,
@@ -100,11 +101,11 @@ class RedisSpillStore:
         pairs = [(self._key(fingerprint, block.identity), records[block.identity]) for block in older]
         self._run([_statistics_command(key, record) for key, record in pairs], deadline)
 
-    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> int:
         deadline = Deadline(deadline_s)
         return self._redis.exchange(self._get(Wanted(fingerprint, identity, out), deadline), deadline)
 
-    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
+    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, int | Exception]]:
         deadline = Deadline(deadline_s)
         return self._redis.exchange_all((self._get(one, deadline) for one in wanted), deadline)
 
@@ -153,22 +154,20 @@ class RedisSpillStore:
 
         return Exchange(key, value_bytes, [head + header, data, CRLF], hear)
 
-    def _get(self, wanted: Wanted, deadline: Deadline) -> Exchange[StoredBlock]:
+    def _get(self, wanted: Wanted, deadline: Deadline) -> Exchange[int]:
         fingerprint, identity, out = wanted
         view = _exactly(out, out.nbytes)
         key = self._key(fingerprint, identity)
         value_bytes = HEADER_BYTES + view.nbytes
 
-        def hear(wire: Wire) -> StoredBlock:
+        def hear(wire: Wire) -> int:
             header, check = bytearray(HEADER_BYTES), PayloadCheck()
             found = wire.value(memoryview(header), view, deadline, check.see)
             if found is None:
                 raise BlockVanished(f"block {identity.hex()} is not on {self._redis}")
             if found != value_bytes:
                 raise BlockDamaged(f"payload bytes: found {found - HEADER_BYTES}, expected {view.nbytes}")
-            block = decode_header(bytes(header), fingerprint, identity, view.nbytes, self._instance)
-            check.expect(block.checksum)
-            return block
+            return check.expect(decode_checksum(header, fingerprint, identity, view.nbytes))
 
         return Exchange(key, value_bytes, [command(b"GET", key)], hear)
 

@@ -176,8 +176,7 @@ class Carrier:
             if copy.tier is Tier.SPILL:
                 within_s = min(timeout_s, self.op_timeout_s)
                 data = np.empty(view.size, np.uint8)
-                stored = self._fetch(view.namespace, view.identity, data, within_s)
-                if stored.checksum != view.checksum:
+                if self._fetch(view.namespace, view.identity, data, within_s) != view.checksum:
                     return Check.UNREADABLE
             else:
                 data = self.read(copy.tier, copy.address, view.size)
@@ -266,8 +265,8 @@ class Carrier:
 
     def _promote(self, moves: Iterator[Move]) -> Iterator[MoveResult]:
         supply = Supply(moves, self._wanted)
-        for move, given, stored in self._answers(supply, lambda: self._store().get_all(supply, self.op_timeout_s)):
-            yield self._result(move, attempt(self._take, move, given.out, stored))
+        for move, given, found in self._answers(supply, lambda: self._store().get_all(supply, self.op_timeout_s)):
+            yield self._result(move, attempt(self._take, move, given.out, found))
         yield from (self._result(move, error) for move, error in supply.unprepared)
 
     def _wanted(self, move: Move) -> Wanted:
@@ -276,11 +275,11 @@ class Carrier:
         out = target.view(move.target_address, size) if target.mappable else np.empty(size, np.uint8)
         return Wanted(self.fingerprint_of(move.namespace), move.identity, out)
 
-    def _take(self, move: Move, out: U8Array, stored: StoredBlock | Exception) -> int:
+    def _take(self, move: Move, out: U8Array, found: int | Exception) -> int:
         """The checksum of what came up; raises why nothing did."""
-        if isinstance(stored, Exception):
-            raise stored
-        if stored.checksum != move.checksum:
+        if isinstance(found, Exception):
+            raise found
+        if found != move.checksum:
             raise BlockVanished(f"block {move.identity.hex()} was overwritten with another content")
         target = self.arena(move.target)
         if not target.mappable:
@@ -303,7 +302,7 @@ class Carrier:
             for move, given in supply.left_open():
                 yield move, given, error
 
-    def _fetch(self, namespace: int, identity: bytes, out: U8Array, timeout_s: float) -> StoredBlock:
+    def _fetch(self, namespace: int, identity: bytes, out: U8Array, timeout_s: float) -> int:
         ticket = self.gate.enter()
         try:
             return self._store().get(self.fingerprint_of(namespace), identity, out, timeout_s)

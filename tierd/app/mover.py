@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -277,7 +276,7 @@ class Mover:
 
     def _hurry(self, effect: Hurry) -> None:
         """Loads that somebody waits for by now; those that are under way end soon."""
-        moves = [replace(move, ahead=False) for move in self._spills.take_ahead(effect.ops)]
+        moves = [move._replace(ahead=False) for move in self._spills.take_ahead(effect.ops)]
         self._outbox.hurry(len(moves))
         self._spills.push(moves, Turn.AWAITED)
 

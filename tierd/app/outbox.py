@@ -34,12 +34,12 @@ class Outbox(Generic[T]):
         self.open = 0
         """How many are expected that were not taken yet."""
 
-    def expect(self, urgent: bool) -> None:
-        """One more of a kind will be put."""
+    def expect(self, urgent: bool, count: int = 1) -> None:
+        """So many more of a kind will be put."""
         self._loop = asyncio.get_running_loop()
-        self.open += 1
+        self.open += count
         with self._lock:
-            self._expected[urgent] += 1
+            self._expected[urgent] += count
 
     def hurry(self, count: int) -> None:
         """So many that are expected, and not put yet, are urgent by now."""

@@ -41,10 +41,10 @@ class SpillSlot:
     ) -> Iterator[tuple[int, bool | Exception]]:
         return self._current().put_all(blocks, deadline_s)
 
-    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> int:
         return self._current().get(fingerprint, identity, out, deadline_s)
 
-    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, StoredBlock | Exception]]:
+    def get_all(self, wanted: Iterable[Wanted], deadline_s: float) -> Iterator[tuple[int, int | Exception]]:
         return self._current().get_all(wanted, deadline_s)
 
     def look(

@@ -36,6 +36,21 @@ TOGETHER_S = 0.002
 """After one awaited move has ended, so long is waited for others: one repeated command for many of them."""
 
 
+class _Waiting:
+    """A call that waits for moves: for the first of them, or for all. Made on the event loop."""
+
+    def __init__(self, moves: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._left = moves
+        self.first, self.all = loop.create_future(), loop.create_future()
+
+    def one_ended(self) -> None:
+        self._left -= 1
+        for ended, future in ((True, self.first), (not self._left, self.all)):
+            if ended and not future.done():
+                future.set_result(None)
+
+
 class Writer:
     """Runs commands against the engine. Belongs to the thread that made it; any other is refused."""
 
@@ -46,7 +61,8 @@ class Writer:
         self._thread = threading.get_ident()
         self._carry_out: Callable[[Sequence[m.Effect]], None] | None = None
         self._note: Callable[[m.Command], None] | None = None
-        self._flights: dict[int, asyncio.Future[None] | None] = {}
+        self._flights: dict[int, list[_Waiting]] = {}
+        """Who waits for each move."""
         self._change: asyncio.Future[None] | None = None
         self._begun: m.Command | None = None
         """Answered, and not completed."""
@@ -127,9 +143,8 @@ class Writer:
             log.exception("finish_failed", moves=len(results))
         self.line.ended([result.op for result in results])
         for result in results:
-            ended = self._flights.pop(result.op, None)
-            if ended is not None:
-                ended.set_result(None)
+            for call in self._flights.pop(result.op, ()):
+                call.one_ended()
 
     async def wait(self, ops: Collection[int], deadline: float, together_s: float = TOGETHER_S) -> None:
         """Waits until one of the moves has ended, or, for no ops, until something changed that may help.
@@ -152,10 +167,17 @@ class Writer:
             return
         if not all(op in self._flights for op in ops):
             return
-        futures, timeout = [self._ended(op) for op in ops], deadline - loop.time()
-        done, rest = await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if done and rest:
-            await asyncio.wait(rest, timeout=min(together_s, deadline - loop.time()))
+        call = _Waiting(len(ops))
+        for op in ops:
+            self._flights[op].append(call)
+        try:
+            await asyncio.wait([call.first], timeout=deadline - loop.time())
+            if call.first.done():
+                await asyncio.wait([call.all], timeout=max(0.0, min(together_s, deadline - loop.time())))
+        finally:
+            for op in ops:
+                if op in self._flights:
+                    self._flights[op].remove(call)
 
     def _hand_out(self, effects: Sequence[m.Effect]) -> None:
         if not effects:
@@ -163,14 +185,8 @@ class Writer:
         if self._carry_out is None:
             raise RuntimeError("the engine wants bytes moved before the writer has a mover")
         for move in _moves(effects):
-            self._flights[move.op] = None
+            self._flights[move.op] = []
         self._carry_out(effects)
-
-    def _ended(self, op: int) -> asyncio.Future[None]:
-        future = self._flights[op]
-        if future is None:  # made only for moves that somebody waits for
-            future = self._flights[op] = asyncio.get_running_loop().create_future()
-        return future
 
     def _next_change(self) -> asyncio.Future[None]:
         if self._change is None:

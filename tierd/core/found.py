@@ -86,7 +86,7 @@ def forget_found(state: State, wanted: int) -> int:
 
 def _remember(state: State, rows: I64Array, records: list[Record]) -> None:
     """Gives new rows the statistics that came with them, where those are newer than what is remembered."""
-    column = {name: np.array([getattr(record, name) for record in records]) for name in Record.__slots__}
+    column = {name: np.array([getattr(record, name) for record in records]) for name in Record._fields}
     newer = column["wall"] > state.catalog.wall[rows]
     wall = np.minimum(column["wall"][newer], state.clock.wall_s)
     touches = np.minimum(column["touches"][newer], 2**32 - 1).astype(np.uint32)

@@ -7,7 +7,7 @@ to the ids of its command. Tiers, outcomes and identities are those of terms.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -272,8 +272,7 @@ class Plan:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class MoveResult:
+class MoveResult(NamedTuple):
     """`lost`: the source is gone (its copy is dropped), or also `damaged` (what is stored is deleted); else the
     source stays as it was. `full`: the target has no room for more than it holds now. `found`: the same content
     of another daemon is at the target, and stays its own. `down`: the spill tier was not reached. `checksum`:
@@ -307,8 +306,7 @@ Command = (
 # --- effects ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """Copy one block from `source` to `target`; answer with a MoveResult. Address 0 in the spill tier.
 
     The source does not change and its slot is not re-used before the answer; nobody reads the target. `lender`: the

@@ -7,7 +7,7 @@ the target or takes it back. Until then the source stays as it is; a move that f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -421,7 +421,7 @@ def _finish_one(state: State, move: MoveInFlight, result: MoveResult) -> None:
         source.leaving.discard(row)
     lent = source.copies.on_loan(rows)[0]
     if result.ok and lent and not _same_content(state, source, target, row, result.checksum):
-        result = replace(result, ok=False, lost=True)
+        result = result._replace(ok=False, lost=True)
     if result.ok and not (move.void and target.tier == Tier.SPILL):
         if result.found:
             state.disown(target, rows)

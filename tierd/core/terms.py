@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,8 +196,7 @@ class Ids:
         return replace(self, ids=ids, parent=None, some=some, whole=whole)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Statistics of an identity, as they travel with it. `weighted`: some access had another weight than 1.
     `learnt`: class at the last access, and followers (gaps.py)."""
 

@@ -140,18 +140,18 @@ class FaultySpillStore(SpillStore):
         _after(fault)
         return own
 
-    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> StoredBlock:
+    def get(self, fingerprint: bytes, identity: bytes, out: U8Array, deadline_s: float) -> int:
         fault = self._before(Operation.GET, deadline_s)
         if fault is Fault.VANISHED:
             raise BlockVanished("injected: vanished")
         if fault is Fault.DAMAGED:
             raise BlockDamaged("injected: damaged")
-        block = self._inner.get(fingerprint, identity, out, deadline_s)
+        checksum = self._inner.get(fingerprint, identity, out, deadline_s)
         if fault is Fault.CORRUPT:
             _corrupt(out)
             raise BlockDamaged("injected: a byte differs")
         _after(fault)
-        return block
+        return checksum
 
     def look(
         self, fingerprint: bytes, identities: Sequence[bytes], deadline_s: float

@@ -60,9 +60,15 @@ def put_random(store: SpillStore, number: int, size: int = 4096) -> tuple[Stored
     return block, payload
 
 
-def get_new(store: SpillStore, number: int, size: int = 4096) -> tuple[StoredBlock, U8Array]:
+def get_new(store: SpillStore, number: int, size: int = 4096) -> tuple[int, U8Array]:
     out = np.full(size, 0xEE, np.uint8)
     return store.get(FINGERPRINT, identity_of(number), out, DEADLINE_S), out
+
+
+def look_at(store: SpillStore, number: int) -> StoredBlock:
+    (found,) = store.look(FINGERPRINT, [identity_of(number)], DEADLINE_S)
+    assert found is not None
+    return found
 
 
 def bits_of(record: Record) -> bytes:
@@ -94,10 +100,10 @@ class SpillContract:
 
     @pytest.mark.parametrize("size", SIZES)
     def test_round_trip(self, store: SpillStore, size: int) -> None:
-        """A payload comes back byte for byte, whatever its size."""
+        """A payload comes back byte for byte with its checksum, whatever its size."""
         block, payload = put_random(store, size, size)
-        found, out = get_new(store, size, size)
-        assert found == block
+        checksum, out = get_new(store, size, size)
+        assert checksum == block.checksum
         assert np.array_equal(out, payload)
 
     @pytest.mark.parametrize("record", RECORDS)
@@ -105,7 +111,7 @@ class SpillContract:
         """Statistics come back to the last bit."""
         payload = payload_of(1, 100)
         store.put(block_of(1, payload, record=record), payload, DEADLINE_S)
-        assert bits_of(get_new(store, 1, 100)[0].record) == bits_of(record)
+        assert bits_of(look_at(store, 1).record) == bits_of(record)
 
     @pytest.mark.parametrize("parent", [None, identity_of(77)])
     def test_place_in_the_chain(self, store: SpillStore, parent: bytes | None) -> None:
@@ -113,7 +119,7 @@ class SpillContract:
         payload = payload_of(2, 100)
         block = block_of(2, payload, parent=parent, group=65535, position=2**32 - 1)
         store.put(block, payload, DEADLINE_S)
-        assert get_new(store, 2, 100)[0] == block
+        assert look_at(store, 2) == block
 
     def test_overwrite(self, store: SpillStore) -> None:
         """The last put of an identity is what is read, with its own size."""
@@ -210,7 +216,7 @@ class SpillContract:
         wanted = [Wanted(FINGERPRINT, identity_of(30 + n), out) for n, out in enumerate(outs)]
         vanished, whole, damaged, last = wanted[4], wanted[0], wanted[1], wanted[2]
         found = dict(store.get_all([vanished, whole, damaged, last, wanted[3]], DEADLINE_S))
-        kinds = [BlockVanished, StoredBlock, BlockDamaged, StoredBlock, StoredBlock]
+        kinds = [BlockVanished, int, BlockDamaged, int, int]
         assert [type(found[n]) for n in range(5)] == kinds
         assert all(np.array_equal(outs[n], payloads[n]) for n in (0, 2, 3))
 
@@ -241,16 +247,16 @@ class SpillContract:
         """Statistics are restated without the payload: of two the one with the later wall time counts, in
         whatever order they come; those of a block that is not there are ignored, and end with the block."""
         block, payload = put_random(store, 24)
-        older, newer = replace(record, wall=10.0), replace(record, wall=20.0)
+        older, newer = record._replace(wall=10.0), record._replace(wall=20.0)
         for one in (newer, older):
             store.restate(FINGERPRINT, {block.identity: one, identity_of(25): one}, DEADLINE_S)
             found = store.look(FINGERPRINT, [block.identity, identity_of(25)], DEADLINE_S)
             assert found[0] is not None and bits_of(found[0].record) == bits_of(newer)
             assert found[1] is None
         assert np.array_equal(get_new(store, 24)[1], payload)
-        store.put(replace(block, record=replace(record, wall=30.0)), payload, DEADLINE_S)
+        store.put(replace(block, record=record._replace(wall=30.0)), payload, DEADLINE_S)
         assert store.look(FINGERPRINT, [block.identity], DEADLINE_S)[0] == replace(
-            block, record=replace(record, wall=30.0)
+            block, record=record._replace(wall=30.0)
         )
         store.unlink(FINGERPRINT, [block.identity], DEADLINE_S)
         put_random(store, 25)
@@ -316,8 +322,7 @@ class SpillContract:
                 number, size = thread * 1000 + round_ % 5, int(random.integers(1, 200_000))
                 payload = payload_of(number + round_, size)
                 store.put(block_of(number, payload), payload, DEADLINE_S)
-                found, out = get_new(store, number, size)
-                assert found.identity == identity_of(number)
+                _, out = get_new(store, number, size)
                 assert np.array_equal(out, payload)
                 with pytest.raises(BlockVanished):
                     get_new(store, number + 500)

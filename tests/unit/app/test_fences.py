@@ -57,8 +57,7 @@ class Pages:
 def from_page(op: int, page: int, fence: int = 0, target: Tier = Tier.HOST) -> Move:
     """A move of a page to slot `op`; its checksum is not known."""
     found = move(op, Tier.HBM, target, data=np.zeros(SIZE, np.uint8), to=op)
-    fields = {name: getattr(found, name) for name in found.__slots__}
-    return Move(**fields | {"source_address": page_address(POOL, page), "lender": 7, "fence": fence, "checksum": 0})
+    return found._replace(source_address=page_address(POOL, page), lender=7, fence=fence, checksum=0)
 
 
 def lending(results: Results, pages: Pages, timeout_s: float = 5.0, **tiers: object) -> Mover:
@@ -89,8 +88,7 @@ async def test_a_page_goes_straight_to_spill() -> None:
     mover.submit([sent])
     assert (await results.of(1))[1].ok
     out = np.empty(SIZE, np.uint8)
-    stored = store.get(bytes(range(32)), sent.identity, out, 1.0)
-    assert stored.checksum == checksum_of(block(2))
+    assert store.get(bytes(range(32)), sent.identity, out, 1.0) == checksum_of(block(2))
     assert np.array_equal(out, block(2))
     await mover.stop(5)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 from app_moves import DEADLINE_S, block, move
 
@@ -16,7 +15,7 @@ STREAM_S = 60.0
 
 def moves(*sizes: int) -> list[Move]:
     like = move(0, Tier.HOST, Tier.SPILL, data=block(0))
-    return [replace(like, op=op, size=size) for op, size in enumerate(sizes)]
+    return [like._replace(op=op, size=size) for op, size in enumerate(sizes)]
 
 
 class Carried:
@@ -58,7 +57,7 @@ def test_slow_moves_leave_a_thread_for_urgent_ones() -> None:
     lane = Lane("test", 3, carried.carry)
     lane.push(moves(*[4096] * 8), Turn.LATER)
     assert carried.begun(2)
-    lane.push([replace(moves(4096)[0], op=100)], Turn.AWAITED)
+    lane.push([moves(4096)[0]._replace(op=100)], Turn.AWAITED)
     assert carried.begun(3)
     assert carried.streams[2] == [100]
     carried.end(lane)
@@ -92,7 +91,7 @@ def test_a_stream_ends_for_urgent_moves() -> None:
     lane = Lane("test", 1, carried.carry, STREAM_S)
     lane.push(moves(*[4096] * 3), Turn.LATER)
     assert carried.begun(1)
-    lane.push([replace(moves(4096)[0], op=100)], Turn.AWAITED)
+    lane.push([moves(4096)[0]._replace(op=100)], Turn.AWAITED)
     carried.end(lane)
     assert carried.streams == [[0], [100], [1, 2]]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,8 +69,8 @@ def test_spill_round_trip(mappable: bool) -> None:
         out = np.empty(SIZE, np.uint8)
         host.read(slot(9), out)
         assert np.array_equal(out, data)
-        stored = store.get(FINGERPRINT, identity(7), np.empty(SIZE, np.uint8), 1.0)
-        assert stored.record == Record(touches=1)
+        (stored,) = store.look(FINGERPRINT, [identity(7)], 1.0)
+        assert stored is not None and stored.record == Record(touches=1)
         await mover.stop(DEADLINE_S)
 
     asyncio.run(body())
@@ -433,7 +432,7 @@ def test_a_load_ahead_that_is_hurried() -> None:
         mover.submit([move(1, Tier.HOST, Tier.SPILL, data=data)])
         await results.of(1)
         loads = [move(op, Tier.SPILL, Tier.HOST, data=data, to=op, name=1) for op in range(2, 10)]
-        mover.submit([loads[0], *(replace(load, ahead=True) for load in loads[1:-1])])
+        mover.submit([loads[0], *(load._replace(ahead=True) for load in loads[1:-1])])
         mover.submit([Hurry((8, 99)), loads[-1]])
         faulty.resume.set()
         assert all(result.ok for result in (await results.of(9)).values())
