@@ -161,11 +161,12 @@ def test_what_is_no_attention_is_refused(weights: np.ndarray, problem: str) -> N
 
 
 def test_files_are_refused_by_name(tmp_path: Path) -> None:
-    """A missing file, one that is no npz, and one without attention are named."""
-    text, empty = tmp_path / "text.npz", tmp_path / "empty.npz"
+    """A missing file, one that is no npz, one that is an array alone, and one without attention are named."""
+    text, empty, alone = tmp_path / "text.npz", tmp_path / "empty.npz", tmp_path / "alone.npy"
     text.write_text("no npz")
     np.savez(empty, ids=np.arange(3))
-    for path in (tmp_path / "missing.npz", text, empty):
+    np.save(alone, np.ones((1, 1, 1, 1)))
+    for path in (tmp_path / "missing.npz", text, empty, alone):
         with pytest.raises(InvalidInput, match=path.name):
             read_attention(path)
 

@@ -74,6 +74,14 @@ def test_a_point_names_trace_and_capacity(text: str) -> None:
     assert text in refused.stderr
 
 
+@pytest.mark.parametrize("policy", ["lru", " belady"])
+def test_what_is_compared_with_is_not_compared(policy: str) -> None:
+    """A comparison of nothing but lru or the optimum is refused by status 2."""
+    refused = run_command(f"{CHATS}@30", "--policy", policy)
+    assert refused.exit_code == 2
+    assert "--policy" in refused.stderr
+
+
 def test_a_path_may_hold_the_sign() -> None:
     """The last @ divides."""
     assert split_point("a@b.jsonl@5%, 10") == ("a@b.jsonl", ["5%", "10"])

@@ -224,6 +224,7 @@ def test_table_names_policies_and_rates(trace_file: Path) -> None:
         (["--hbm", "x"], "'x'"), (["--setting", "colour=1"], "colour"),
         (["--setting", "spill_high"], "spill_high"),
         (["--setting", "spill_high=much"], "spill_high"), (["--setting", "spill_low=nan"], "spill_low"),
+        (["--setting", "spill_high=0.5", "--setting", "spill_high=0.6"], "spill_high"), (["--hbm", "5,6"], "--hbm"),
         (["--setting", "max_moves=0"], "max_moves"), (["--policy", "lru", "--unpinned", "--spill", "5"], "tier"),
         (["--setting", "spill_low=0.9", "--setting", "spill_high=0.5"], "spill_low"),
         (["--setting", "spill_write=sometimes", "--spill", "5"], "spill_write"),

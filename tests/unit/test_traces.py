@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from tierd.core.errors import InvalidInput
+from tierd.sim.attention_trace import read_attention
 from tierd.sim.traces import identities_of, read_arrivals, read_trace, with_arrivals
 
 
@@ -117,6 +121,7 @@ def test_time_never_runs_back(tmp_path: Path) -> None:
         ('{"hash_ids": [1]}', ":2: timestamp"),
         ('{"timestamp": true, "hash_ids": [1]}', ":2: timestamp"),
         ('{"timestamp": NaN, "hash_ids": [1]}', ":2: timestamp"),
+        ('{"timestamp": 1e12, "chat_id": 1, "hash_ids": [1]}', ":2: timestamp"),
         ('{"timestamp": 1}', ":2: hash_ids"),
         ('{"timestamp": 1, "hash_ids": [1], "reply_blocks": 2}', ":2: reply_blocks"),
         ('{"timestamp": 1, "hash_ids": [1], "reply_blocks": -1}', ":2: reply_blocks"),
@@ -151,6 +156,7 @@ def test_bad_line_is_named(tmp_path: Path, line: str, field: str) -> None:
         ({"run_off": np.array([0, 3, 2])}, "run_off"),
         ({"ts": np.array([0.0])}, "ts"),
         ({"ts": np.array([0.0, np.nan])}, "ts"),
+        ({"ts": np.array([0.0, 1e12])}, "ts"),
         ({"ts": np.zeros((2, 1))}, "ts"),
         ({"bt": np.array([16, 16])}, "bt"),
         ({"bt": np.array(0)}, "bt"),
@@ -173,6 +179,37 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", torn, empty, pickled):
         with pytest.raises(InvalidInput, match=str(path)):
             read_trace(path)
+
+
+@pytest.mark.parametrize("read", [read_trace, read_attention])
+def test_damaged_files_are_refused(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    """Whatever is wrong with bytes of an npz, it is refused by name or read, and no other error comes."""
+    draw, path = random.Random(3), tmp_path / "damaged.npz"
+    arrays = {"run_start": np.arange(9), "run_len": np.ones(9, int), "run_off": np.arange(10), "ts": np.arange(9.0)}
+    with path.open("wb") as file:
+        np.savez_compressed(file, weights=np.full((2, 1, 2, 64), 1 / 64, np.float16), **arrays)
+    whole, refused = path.read_bytes(), 0
+    for _ in range(400):
+        bad = bytearray(whole)
+        bad[draw.randrange(len(bad))] = draw.randrange(256)
+        path.write_bytes(bad)
+        try:
+            read(path)
+        except InvalidInput as error:
+            refused += 1
+            assert str(path) in error.field
+    assert refused > 40
+
+
+@pytest.mark.parametrize("read", [read_trace, read_attention])
+def test_archives_of_other_things_are_refused(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    """An archive whose entries are no arrays is refused by name."""
+    path = tmp_path / "texts.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("run_start", "run_len.npy", "run_off", "ts", "weights.npy"):
+            archive.writestr(name, "text")
+    with pytest.raises(InvalidInput, match=r"texts\.npz"):
+        read(path)
 
 
 def test_identities_are_distinct_and_stable() -> None:

@@ -6,7 +6,6 @@ a token, or a block of tokens whose weights were summed. Places that a step's co
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
+from tierd.sim.packed import read_arrays
 
 F32Array = NDArray[np.float32]
 I64Array = NDArray[np.int64]
@@ -57,12 +57,8 @@ def attention_trace(name: str, weights: NDArray[np.floating]) -> AttentionTrace:
 
 def read_attention(path: Path) -> AttentionTrace:
     """Reads a file. InvalidInput names it and what is wrong."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = [arrays[name] for name in arrays.files]
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError, AttributeError) as error:
-        raise InvalidInput(str(path), f"is no npz of attention ({error})") from error
-    recorded = [one for one in found if one.ndim == 4]
+    found = read_arrays(path, "npz of attention")
+    recorded = [one for one in found.values() if one.ndim == 4]
     if len(recorded) != 1:
         raise InvalidInput(str(path), f"holds {len(recorded)} arrays of four axes, not one")
     return attention_trace(str(path), recorded[0])

@@ -124,7 +124,12 @@ def first_counted(trace: Trace, warm_up: str) -> int:
 
 def _tiers(trace: Trace, hbm: str, spill: str, prefetch: int, settings: list[str]) -> Tiers:
     def blocks(text: str, option: str) -> int:
-        return parse_capacities(text, trace.distinct, option)[0] if text else 0
+        if not text:
+            return 0
+        capacities = parse_capacities(text, trace.distinct, option)
+        if len(capacities) > 1:
+            raise InvalidInput(option, f"{text!r} is more than one capacity")
+        return capacities[0]
 
     tiers = Tiers(blocks(hbm, "--hbm"), blocks(spill, "--spill"), prefetch, parse_settings(settings))
     tiers.engine_settings()

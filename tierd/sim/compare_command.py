@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tierd.core.errors import InvalidInput
 from tierd.plugins import offer_policies
 from tierd.sim.command import load_trace, refusals
 from tierd.sim.compare import LRU, Point, as_cells, as_markdown, as_record, split_point
@@ -42,11 +43,14 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array of points on stdout.")] = False,
 ) -> None:
     """Points of prefix hits over lru, and in brackets the share of the way from lru to belady."""
-    policies = [one for one in dict.fromkeys(policy or DEFAULT_POLICIES) if one not in (LRU, BELADY)]
+    named = dict.fromkeys(one.strip() for one in policy or DEFAULT_POLICIES)
+    policies = [one for one in named if one not in (LRU, BELADY)]
     offer_policies()
     with refusals("tierd sim compare"):
         check_place(markdown)
         check_picture(plot)
+        if not policies:
+            raise InvalidInput("--policy", "names nothing beside lru and belady, which are compared with")
         for one in policies:
             check_policy(one)
         found = _replayed(points, policies, jobs or most_jobs())

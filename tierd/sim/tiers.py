@@ -227,10 +227,12 @@ def tiered_engine(policy: str, capacity: int, distinct: int, tiers: Tiers) -> En
 
 def parse_settings(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """`name=value` of each; InvalidInput for what is not of that form."""
-    made = []
+    made: list[tuple[str, str]] = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise InvalidInput("--setting", f"{text!r} is not of the form name=value")
+        if name.strip() in (before for before, _ in made):
+            raise InvalidInput(f"--setting {name.strip()}", "given twice")
         made.append((name.strip(), value.strip()))
     return tuple(made)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import zipfile
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from tierd.core.errors import InvalidInput
 from tierd.core.shadow import splitmix64
+from tierd.sim.packed import read_arrays
 from tierd_client.format import IDENTITY_BYTES, I64Array, U8Array
 
 F64Array = NDArray[np.float64]
@@ -35,6 +35,8 @@ MOST_BLOCK_TOKENS = 1 << 16
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _ID_LIMIT = 1 << 63
+MOST_SECONDS = 1e12
+"""Of a time: steps of the clock are 64-bit integers, a million a second at most."""
 MOST_ACCESSES = 1 << 28
 """Of a packed file, which can name more blocks than there is memory for; each takes 8 bytes, some four times."""
 
@@ -122,7 +124,7 @@ def read_arrivals(path: Path) -> F64Array:
     """Seconds since the first of the times in the column TIMESTAMP of a CSV file, in ascending order."""
     times = array("d")
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             for number, row in enumerate(csv.DictReader(file), 2):
                 times.append(_moment(path, number, row.get("TIMESTAMP")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -201,9 +203,10 @@ def _parsed_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _timestamp(path: Path, number: int, request: Mapping[str, Any]) -> float:
     value = request.get("timestamp")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+    unit = 1.0 if "chat_id" in request else 1000.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST_SECONDS * unit:
         raise InvalidInput(f"{path}:{number}: timestamp", f"{value!r} is not a time")
-    return float(value) if "chat_id" in request else value / 1000.0
+    return value / unit
 
 
 def _append_ids(path: Path, number: int, request: Mapping[str, Any], ids: array[int]) -> None:
@@ -217,16 +220,13 @@ def _append_ids(path: Path, number: int, request: Mapping[str, Any], ids: array[
 
 
 def _read_packed(path: Path) -> Trace:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            starts = _integers(path, arrays, "run_start")
-            runs = _integers(path, arrays, "run_len")
-            bounds = _integers(path, arrays, "run_off")
-            _check_runs(path, starts, runs, bounds)
-            times_s = _seconds(path, arrays, len(bounds) - 1)
-            block_tokens = _block_tokens(path, arrays)
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
-        raise InvalidInput(str(path), f"is not a packed trace ({error})") from error
+    arrays = read_arrays(path, "packed trace", ("run_start", "run_len", "run_off", "ts", "bt"))
+    starts = _integers(path, arrays, "run_start")
+    runs = _integers(path, arrays, "run_len")
+    bounds = _integers(path, arrays, "run_off")
+    _check_runs(path, starts, runs, bounds)
+    times_s = _seconds(path, arrays, len(bounds) - 1)
+    block_tokens = _block_tokens(path, arrays)
     run_ends = np.zeros(len(runs) + 1, np.int64)
     np.cumsum(runs, out=run_ends[1:])
     ids = np.repeat(starts - run_ends[:-1], runs) + np.arange(run_ends[-1])
@@ -253,8 +253,8 @@ def _integers(path: Path, arrays: Mapping[str, NDArray[Any]], field: str) -> I64
 
 def _seconds(path: Path, arrays: Mapping[str, NDArray[Any]], requests: int) -> F64Array:
     found = _vector(path, arrays, "ts")
-    if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
-        raise InvalidInput(f"{path}: ts", "must be finite numbers of seconds")
+    if found.dtype.kind not in "iuf" or not (np.abs(found.astype(np.float64)) < MOST_SECONDS).all():
+        raise InvalidInput(f"{path}: ts", f"must be numbers of seconds below {MOST_SECONDS:g}")
     if len(found) != requests:
         raise InvalidInput(f"{path}: ts", f"has {len(found)} entries for {requests} requests")
     return found.astype(np.float64)

@@ -153,7 +153,7 @@ class PolicyContract:
         name = self.policy.name
         wrong = {
             "no_such_thing": ("1",), "alpha": ("0", "-0.1", "1.1", "nan", "x"), "persist": ("maybe", "True"),
-            "leaf_only": ("1",), "lambda": ("-0.1", "1.1"), "half_life_s": ("0", "-1", "inf"),
+            "leaf_only": ("1",), "lambda": ("-0.1", "1.1"), "half_life_s": ("0", "-1", "inf", "1e-4"),
             "ghost_factor": ("-1", "nan"),
         }
         for parameter, values in wrong.items():
@@ -163,11 +163,18 @@ class PolicyContract:
         assert refused_field(f"{name}(alpha=0.5,alpha=0.5)") == "policy.alpha"
 
     def test_limits_of_parameters_are_allowed(self) -> None:
-        """The ends of each range belong to it, and another value of a parameter is another policy."""
-        texts = ("alpha=1", "lambda=0", "lambda=1", "half_life_s=1e9", "ghost_factor=0", "ghost_factor=inf")
+        """The ends of each range belong to it, another value of a parameter is another policy, and with each of
+        them requests are served and blocks evicted."""
+        texts = ("alpha=1", "alpha=1e-320", "lambda=0", "lambda=1", "half_life_s=0.001", "half_life_s=1e9",
+                 "ghost_factor=0", "ghost_factor=1e308", "ghost_factor=inf")
         policies = [parse(f"{self.policy.name}({text})") for text in texts]
         assert len({policy.spec for policy in policies}) == len(texts)
         assert [parse(policy.spec) for policy in policies] == policies
+        for policy in policies:
+            driver = Driver(policy.spec, capacity=4, unit=False)
+            for _ in range(20):
+                driver.request(driver.draw(longest=3))
+            assert driver.engine.state.tiers[Tier.HOST].counters.evicted
 
     def test_rank_grows_with_idleness_within_a_class(self) -> None:
         """Of two records of one class the one that is idle longer ranks at least as high."""

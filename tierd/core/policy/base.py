@@ -41,6 +41,10 @@ CLASS_BITS = 20
 WINDOW_REPORTS = 16
 """Last reports of attention of which each block's share is kept."""
 
+MOST_GHOSTS_PER_BLOCK = 1 << 40
+"""More are as many as ghosts have room."""
+LEAST_HALF_LIFE_S = 1e-3
+
 MOST_TOUCHES = 1 << 16
 """Records with more accesses count as equal in frequency: from alpha = 0.0006 on 1 - ema is 0 to the last bit."""
 
@@ -175,9 +179,7 @@ class Common:
 
     def ghosts_for(self, blocks: int) -> int:
         """Most ghosts beside so many resident blocks."""
-        if not self.persist:
-            return 0
-        return (1 << 62) if math.isinf(self.ghost_factor) else int(self.ghost_factor * blocks)
+        return int(min(self.ghost_factor, MOST_GHOSTS_PER_BLOCK) * blocks) if self.persist else 0
 
 
 class Policy(Protocol):
@@ -286,7 +288,7 @@ class Parameters:
         """The parameters of `Common`; the arguments are the policy's defaults."""
         if self.has("lambda") and self.has("half_life_s"):
             raise self._refused("half_life_s", "give lambda or half_life_s, not both")
-        half_life_s = self.number("half_life_s", 0.0, 0.0, 1e9, above_low=True)
+        half_life_s = self.number("half_life_s", 0.0, LEAST_HALF_LIFE_S, 1e9)
         return Common(
             alpha=self.number("alpha", alpha, 0.0, 1.0, above_low=True),
             decay=Decay(self.number("lambda", 0.001, 0.0, 1.0), half_life_s),
