@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tierd.core.arrays import cells, constant, scalars
 from tierd.core.attention import Attention
 from tierd.core.errors import LimitReached
-from tierd.core.hashindex import NO_ROW, HashIndex, U32Array
+from tierd.core.hashindex import NO_ROW, UNKNOWN, HashIndex, U32Array
 from tierd.core.underway import Ahead
 from tierd_client.format import (
     WORD_BUCKETS,
@@ -29,7 +29,6 @@ from tierd_client.format import (
 )
 
 _ONE = constant(1, np.uint32)
-_NO_PARENT = constant(NO_ROW, np.int32)
 FLAG_UNIT = 1
 """Every access of the record so far had weight 1."""
 
@@ -152,9 +151,9 @@ class Catalog:
 
     def linked(self, rows: I64Array) -> I64Array:
         """The parents of those of these rows that have one."""
-        parent = self.parent[rows]
-        linked = (self.birth[parent] == self.parent_birth[rows]) & (parent != _NO_PARENT)
-        parents: I64Array = parent[linked].astype(np.int64)
+        parent = self.parent[rows].astype(np.int64)
+        linked = (self.birth[parent] == self.parent_birth[rows]) & (parent != UNKNOWN)
+        parents: I64Array = parent[linked]
         return parents
 
     def parent_of(self, row: int) -> int:

@@ -102,7 +102,7 @@ def made_sound(learnt: I64Array) -> U8Array:
 
 def classes_of(learnt: U8Array) -> I64Array:
     """Class of each record; those that have none count as first accesses of nothing new."""
-    classes: I64Array = _CLASS_OF[learnt]
+    classes: I64Array = _CLASS_OF.take(learnt)
     return classes
 
 

@@ -95,8 +95,8 @@ class HashIndex:
 
     def remove(self, rows: I64Array) -> None:
         """Takes out rows that are indexed. Where a probe would end at the next bucket anyway none need go on."""
-        at = self._bucket_of[rows]
-        following = self.buckets[(at + _ONE) & self._mask]
+        at = self._bucket_of[rows].astype(np.int64)  # numpy converts indices of other types more dearly
+        following = self.buckets.take(at + _NEXT, mode="wrap")
         self.buckets[at] = -np.minimum(following, _ONE)  # a tombstone, or empty as the next one
         self.tombstones += len(indices(following))
 

@@ -50,6 +50,14 @@ class Heads:
         self._position_at, self._position_of = scalars(self.position), scalars(catalog.position)
         self._copied = [(scalars(getattr(catalog, name)), scalars(column)) for name, column in columns.items()]
 
+    def shows(self, at: int, row: int) -> bool:
+        """Whether this row is known as the head of a list, with the last access and depth that it has now."""
+        if self._row_at[at] != row:
+            return False
+        return row == NONE or (
+            self._last_at[at] == self._last_of[row] and self._position_at[at] == self._position_of[row]
+        )
+
     def put(self, at: int, row: int) -> bool:
         """This row is the head of a list. True when its rank may be another than that of the last one: by equal
         class and last access it is the same, and so is what it is made of."""

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tierd.core.arrays import alike, every, groups, indices, some
+from tierd.core.arrays import Mask, alike, every, groups, indices, some
 from tierd.core.catalog import Catalog
 from tierd.core.hashindex import NO_ROW
 from tierd.core.heads import Heads
@@ -54,8 +54,8 @@ class _ClassList:
         self._staged = _NO_ROWS, self.tokens[:0]
         self._at = 0
         """Where the stage begins in what is staged."""
-        self.refined_in = 0
-        """Number of the choice in which all that is on the stage was last checked."""
+        self._checked_in = self._checked = 0
+        """Number of the choice that last looked at what is staged, and up to where it did."""
         self.late: list[tuple[Place, int, int]] = []
 
     @property
@@ -141,9 +141,9 @@ class _ClassList:
 
     def _settle_stage(self, known: VictimRows, protection: Protection) -> bool:
         """Drops what may no longer go from the front of the stage. True when a row is left there."""
+        if self._surely(known):
+            return True
         rows, tokens = self._staged
-        if self.refined_in == known.choice:  # within one choice nothing on a stage loses its place
-            return self._at < len(rows)
         while self._at < len(rows):
             row = rows.item(self._at)
             if known.valid(row, tokens.item(self._at)):
@@ -160,13 +160,20 @@ class _ClassList:
 
     def _stage(self, rows: I64Array, tokens: TokenArray, known: VictimRows, protection: Protection) -> None:
         """Makes the stage those of these rows that may go, as far as pins are concerned."""
-        valid = known.all_valid(rows, tokens)
-        if some(barred := valid & protection.many(rows)):
+        if not every(going := self._going(rows, tokens, known, protection)):
+            rows, tokens = rows[going], tokens[going]
+        self._staged, self._at = (rows, tokens), 0
+        self._checked_in, self._checked = known.choice, len(rows)
+
+    @staticmethod
+    def _going(rows: I64Array, tokens: TokenArray, known: VictimRows, protection: Protection) -> Mask:
+        """Which of these entries stand for a row that may go, as far as pins are concerned; protected rows are out
+        from now on."""
+        going = known.all_valid(rows, tokens)
+        if some(barred := going & protection.many(rows)):
             known.out[rows[barred]] = True
-            valid &= ~barred
-        if not every(valid):
-            rows, tokens = rows[valid], tokens[valid]
-        self._staged, self._at, self.refined_in = (rows, tokens), 0, known.choice
+            going &= ~barred
+        return going
 
     def _skip_late(self, known: VictimRows, protection: Protection) -> bool:
         """Removes the first latecomer if it is stale or protected."""
@@ -178,10 +185,24 @@ class _ClassList:
         heappop(self.late)
         return True
 
-    def refine(self, known: VictimRows, protection: Protection) -> None:
-        """Leaves on the stage only rows that may go, as far as pins are concerned."""
-        rows, tokens = self._staged
-        self._stage(rows[self._at :], tokens[self._at :], known, protection)
+    def _surely(self, known: VictimRows) -> bool:
+        """Whether the choice that is being made has looked at the first row of the stage: within one choice nothing
+        there loses its place."""
+        return self._checked_in == known.choice and self._at < self._checked
+
+    def going(self, most: int, known: VictimRows, protection: Protection) -> I64Array:
+        """The first rows of the stage, `most` at most; from now on these may go, as far as pins are concerned."""
+        if not self._surely(known):
+            rows, tokens = self.stage, self._staged[1][self._at :]
+            going = self._going(rows[:most], tokens[:most], known, protection)
+            count = len(going)
+            if not every(going):
+                rows = np.concatenate([rows[:most][going], rows[most:]])
+                tokens = np.concatenate([tokens[:most][going], tokens[most:]])
+                count = int(np.count_nonzero(going))
+            self._staged, self._at = (rows, tokens), 0
+            self._checked_in, self._checked = known.choice, count
+        return self._staged[0][self._at : min(self._checked, self._at + most)]
 
     def is_late(self, row: int) -> bool:
         """Whether a row that `first` returned is a latecomer. False: it is the first on the stage."""
@@ -218,6 +239,8 @@ class ClassLists(Victims):
         self._several_standings = False
         self._unsure: set[int] = set()
         self._sure: set[int] = set()
+        self._reranked: list[int] = []
+        """Lists whose heads have other ranks than the choice that is being made knows."""
         self._logged = 0
 
     def insert(self, rows: I64Array) -> None:
@@ -299,7 +322,7 @@ class ClassLists(Victims):
     def choose(self, count: int, now: Moment, protection: Protection, lets: Lets | None = None) -> I64Array:
         self._rows.choice += 1
         self._sure.clear()
-        self._find_heads(protection)
+        self._reranked.clear()
         merge = _Merge(self._catalog, self._policy, now, self._rows)
         ranks: NDArray[np.float64] | None = None
         chosen, went_on = list[I64Array](), True
@@ -311,7 +334,7 @@ class ClassLists(Victims):
                 bar = self._bar(self._rivals(ranks))
             if bar is None:
                 break
-            if self._unsure:
+            if self._find_heads(protection):
                 continue
             head, found = self._heads.rows.item(bar.at), self._lists[bar.at]
             run = merge.run(head, found, bar, count, protection)
@@ -329,7 +352,7 @@ class ClassLists(Victims):
 
     def _bar(self, ranks: NDArray[np.float64]) -> _Bar | None:
         """The list whose head goes first, and how far its rows go before all others; None where no list has a head.
-        Lists whose heads may be the first, and are not sure, are `_unsure` now: then it says nothing."""
+        Lists whose heads may be the first, and are not sure, are `_unsure` now: it holds if these are as known."""
         at = int(ranks.argmax()) if len(ranks) else NONE
         if at == NONE or (rank := ranks.item(at)) == -np.inf:
             return None
@@ -350,8 +373,7 @@ class ClassLists(Victims):
             return _Bar(at, rank, rank, following)
         level = {tie for other, tie in spots if other == spot}
         self._unsure.update(level - self._sure)
-        if not self._unsure:
-            at = min(level, key=lambda tie: self._rows.place(self._heads.rows.item(tie)))
+        at = min(level, key=lambda tie: self._rows.place(self._heads.rows.item(tie)))
         return _Bar(at, rank, rank, spot)
 
     def _rivals(self, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -399,28 +421,35 @@ class ClassLists(Victims):
                     return taken, at + 1, parent
         return taken, len(rows), NONE
 
-    def _find_heads(self, protection: Protection) -> list[int]:
-        """Finds the first rows of `_unsure` lists; those lists whose heads may have other ranks now."""
+    def _find_heads(self, protection: Protection) -> bool:
+        """Finds the first rows of `_unsure` lists. False: all are what they were known as."""
         if not self._unsure:
-            return []
-        changed = [
-            at for at in self._unsure if self._heads.put(at, self._lists[at].first(self._rows, protection))
-        ]
+            return False
+        moved = False
+        for at in self._unsure:
+            row = self._lists[at].first(self._rows, protection)
+            if self._heads.shows(at, row):
+                continue
+            moved = True
+            if self._heads.put(at, row):
+                self._reranked.append(at)
         self._sure |= self._unsure
         self._unsure.clear()
-        return changed
+        return moved
 
     def _refresh(
         self, merge: _Merge, ranks: NDArray[np.float64] | None, protection: Protection
     ) -> NDArray[np.float64]:
         """Brings the heads of lists that changed, and their ranks, up to date."""
-        changed = self._find_heads(protection)
+        self._find_heads(protection)
         if ranks is None:
-            return self._heads.ranks(self._policy, merge.now, len(self._lists))
-        if len(self._lists) > len(ranks):
-            ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
-        for at in changed:
-            ranks[at] = merge.rank(self._heads.rows.item(at), self._lists[at])
+            ranks = self._heads.ranks(self._policy, merge.now, len(self._lists))
+        else:
+            if len(self._lists) > len(ranks):
+                ranks = np.concatenate([ranks, np.full(len(self._lists) - len(ranks), -np.inf)])
+            for at in self._reranked:
+                ranks[at] = merge.rank(self._heads.rows.item(at), self._lists[at])
+        self._reranked.clear()
         return ranks
 
 
@@ -455,19 +484,16 @@ class _Merge:
     def run(self, row: int, found: _ClassList, bar: _Bar, most: int, protection: Protection) -> I64Array:
         """The first row of a class, which goes first of all, and those behind it that go before all other heads: a
         latecomer has none."""
-        stage, last_at = found.stage, self._rows.last_at
-        if most == 1 or len(stage) <= 1 or row != stage.item(0):
+        last_at = self._rows.last_at
+        if most == 1 or len(found.stage) <= 1 or row != found.stage.item(0):
             return np.array([row])
-        if found.refined_in != self._rows.choice:  # within one choice nothing on a stage loses its place
-            found.refine(self._rows, protection)
-            stage = found.stage
-        rows = stage[:most]
+        rows = found.going(most, self._rows, protection)
         if found.late:
             before = self._catalog.last[rows] < found.late[0][0][0]
             rows = rows[: max(1, len(rows) if every(before) else int(before.argmin()))]
         if bar.others == -np.inf or (self._goes_by_last(bar, row) and last_at[rows.item(-1)] == last_at[row]):
             return rows
-        ahead = stage[: len(rows) + 1]
+        ahead = found.stage[: len(rows) + 1]
         ranks = ranks_of(self._policy, StatsOf(self._catalog, ahead), self.now)
         behind = indices(~self._pass(bar, rows[1:], ranks[1 : len(rows)]))
         count = int(behind[0]) + 1 if len(behind) else len(rows)
