@@ -286,10 +286,9 @@ def turn_the_ring(state: State) -> None:
 
 
 def raise_a_ghost(state: State) -> None:
-    at = state.ghosts.live()[0][:1]
-    state.ghosts._index.remove(at)
-    state.ghosts.identity[at] = state.catalog.identity[ready(state)]
-    state.ghosts._index.insert(at)
+    ghosts, at = state.ghosts, state.ghosts.live()[0]
+    ghosts.identity[at[:1]] = state.catalog.identity[ready(state)]
+    ghosts._index.rebuild(ghosts.head + 1, at)
 
 
 def miscount_pins(state: State) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierd.core.arrays import constant, every, indices, some
-from tierd.core.hashindex import UNKNOWN, HashIndex, U32Array
+from tierd.core.ghost_index import MOST_NUMBER, GhostIndex
+from tierd.core.hashindex import UNKNOWN, U32Array
 from tierd_client.format import WORD_HEAD, WORD_ROWS, WORD_TAIL, I64Array, Table, U8Array, same_identity, words_of
 
 UNIT_BIT = constant(1 << 31, np.uint32)
@@ -58,20 +59,23 @@ class Ghosts:
         self.learnt = np.zeros(self.capacity, np.uint8) if learnt is None else learnt
         table.words[WORD_ROWS] = self.capacity
         self.head, self.tail = int(table.words[WORD_HEAD]), int(table.words[WORD_TAIL])
-        self._index = HashIndex.private(words_of(self.identity), salt)
+        self._index = GhostIndex(self.identity, self.touches, salt)
         if table.words[WORD_CLOSING_HOLES]:  # a kill in the middle left entries that are half one, half another
             self.touches[:] = 0
             self._move(0, 0)
             table.words[WORD_CLOSING_HOLES] = 0
-        self._count = 0
-        self._index_at(self._live())
+        self._count = len(self._live())
+        if self.tail < MOST_NUMBER:
+            self._index.rebuild(self.head + 1, self._at(self.head, self.tail))
+        else:
+            self._close_holes()
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, ids: U8Array, records: Records, limit: int, hashed: U32Array | None = None) -> None:
         """Remembers identities, oldest first in the order given, forgetting the oldest over `limit`. Each was
-        accessed. `hashed`: as HashIndex.insert has it."""
+        accessed. `hashed`: their hashes, where known."""
         limit = min(limit, self.capacity)
         if len(ids) > limit:
             ids, records, hashed = ids[len(ids) - limit :], records.last_ones(limit), None
@@ -80,28 +84,28 @@ class Ghosts:
             return
         self._make_places(len(ids))
         start = self.tail % self.capacity
-        at = np.arange(start, start + len(ids))
         # A slice, unless they go round the end: it is written in a third of the time.
         put: slice | I64Array = slice(start, start + len(ids))
         if start + len(ids) > self.capacity:
-            put = at = at % self.capacity
+            put = self._at(self.tail, self.tail + len(ids))
         column = self.table.columns
         self.identity[put], self.ema[put], column["crf"][put] = ids, records.ema, records.crf
         self.last[put], column["wall"][put] = records.last, records.wall
         self.touches[put] = _with_unit_bit(records)
         self.learnt[put] = records.learnt
-        self._index_at(at, hashed)
+        self._index.add(self.tail + 1, put, self._index.hashes_of(put) if hashed is None else hashed)
+        self._count += len(ids)
         self._move(self.head, self.tail + len(ids))
 
-    def _index_at(self, at: I64Array, hashed: U32Array | None = None) -> None:
-        self._index.insert(at, hashed)
-        self._count += len(at)
+    def _at(self, head: int, tail: int) -> I64Array:
+        """Where the columns have those of these places of the ring."""
+        return np.arange(head, tail) % max(1, self.capacity)
 
     def _forget(self, count: int) -> None:
         """Forgets the `count` oldest."""
         while count > 0:
             head = min(self.tail, self.head + max(FORGET_STRIDE, count))
-            at = np.arange(self.head, head) % self.capacity
+            at = self._at(self.head, head)
             live = indices(self.touches[at] != 0)
             if len(live) > count:
                 head, live = self.head + int(live[count]), live[:count]
@@ -111,16 +115,16 @@ class Ghosts:
 
     def _forget_before(self, head: int) -> None:
         """Forgets all up to a place."""
-        at = np.arange(self.head, head) % self.capacity
+        at = self._at(self.head, head)
         self._remove(at[self.touches[at] != 0])
         self._move(head, self.tail)
 
     def _make_places(self, count: int) -> None:
         """Makes room at the end of the ring: closes its holes where there are many, else forgets the oldest."""
-        if self.tail - self.head + count <= self.capacity:
+        if self.tail - self.head + count <= self.capacity and self.tail + count < MOST_NUMBER:
             return
         holes = self.tail - self.head - self._count
-        if holes >= max(count, self.capacity // MANY_HOLES):
+        if holes >= max(count, self.capacity // MANY_HOLES) or self.tail + count >= MOST_NUMBER:
             self._close_holes()
         self._forget_before(max(self.head, self.tail + count - self.capacity))
 
@@ -132,7 +136,7 @@ class Ghosts:
         self.touches[len(live) :] = 0
         self._move(0, len(live))
         self.table.words[WORD_CLOSING_HOLES] = 0
-        self._index.rebuild(np.arange(len(live)))
+        self._index.rebuild(1, np.arange(len(live)))
 
     def take(self, ids: U8Array, stood: I64Array) -> tuple[I64Array, Records]:
         """Hands over and forgets what is remembered of `ids`: indices of those found, and their records. `stood`:
@@ -146,7 +150,7 @@ class Ghosts:
     def _places_now(self, ids: U8Array, stood: I64Array) -> I64Array:
         if not self._count:
             return self.places(ids)
-        same = same_identity(self._index.words, stood, words_of(ids)) & (self.touches[stood] != _NONE)
+        same = same_identity(words_of(self.identity), stood, words_of(ids)) & (self.touches[stood] != _NONE)
         if not some(moved := (stood != UNKNOWN) & ~same):
             return stood
         stood = stood.copy()
@@ -170,11 +174,8 @@ class Ghosts:
     def _remove(self, at: I64Array) -> None:
         if not len(at):
             return
-        self._index.remove(at)
         self.touches[at] = 0
         self._count -= len(at)
-        if self._index.crowded:
-            self._index.rebuild(self._live())
 
     def live(self) -> tuple[I64Array, Records]:
         """Places of all ghosts in the columns, oldest out first, and their records."""
@@ -182,7 +183,7 @@ class Ghosts:
         return at, self.records(at)
 
     def _live(self) -> I64Array:
-        at = np.arange(self.head, self.tail) % max(1, self.capacity)
+        at = self._at(self.head, self.tail)
         live: I64Array = at[self.touches[at] != 0]
         return live
 
@@ -194,7 +195,7 @@ class Ghosts:
 
     def places(self, ids: U8Array) -> I64Array:
         """Place of each identity in the columns, -1 where there is no ghost of it."""
-        return self._index.find(ids) if self._count else np.full(len(ids), -1, np.int64)
+        return self._index.find(ids, self.head + 1) if self._count else np.full(len(ids), -1, np.int64)
 
     def update(self, at: I64Array, records: Records) -> None:
         """Other statistics for ghosts that stay in their places, which are distinct. `unit` stays."""

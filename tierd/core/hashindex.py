@@ -44,11 +44,6 @@ class HashIndex:
         self._scalar: Any = scalars(buckets)
         self._bucket_of_scalar: Any = scalars(self._bucket_of)
 
-    @classmethod
-    def private(cls, words: U64Array, salt: int = 0) -> HashIndex:
-        """Over buckets of its own, twice as many as there are rows."""
-        return cls(np.zeros(1 << max(4, (2 * len(words) - 1).bit_length()), np.uint32), words, salt)
-
     @property
     def crowded(self) -> bool:
         """Whether tombstones make probes long enough to be worth a rebuild."""
