@@ -17,13 +17,11 @@ import numpy as np
 from tierd_client.errors import TierdClientError, TimedOut
 from tierd_client.format import BoolArray
 from tierd_client.handover import Places
-from tierd_client.identity import Identities
 from tierd_client.integrations.keys import Run
 from tierd_client.integrations.link import Link
 from tierd_client.integrations.rates import Rates, Way
 from tierd_client.layout import Layout
 from tierd_client.lease import Lease
-from tierd_client.namespace import Namespace
 from tierd_client.outcomes import AcquireOutcome, Tiers
 
 log = logging.getLogger("tierd")
@@ -101,7 +99,7 @@ class Search:
         present: BoolArray = np.ones(len(self.run), bool)
         below: BoolArray = np.zeros(len(self.run), bool)
         for namespace, ids in chains:
-            bits = self._where(namespace, ids)
+            bits = namespace.lookup(ids).tier_bits  # no call for what the catalog has in host
             present &= bits != 0
             below |= bits & Tiers.HOST.value == 0
         wanted = self._countable(present & self._worthwhile(below))
@@ -124,11 +122,6 @@ class Search:
         if worth.any() and below.any() and not self._rates.is_worth(Way.SPILL):
             worth &= ~below
         return worth
-
-    def _where(self, namespace: Namespace, ids: Identities) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """Tiers of each block: by the catalog where that has all of them, else as the daemon says."""
-        bits = namespace.peek(ids)
-        return bits if (bits & Tiers.HOST.value != 0).all() else namespace.lookup(ids).tier_bits
 
     def _countable(self, present: BoolArray) -> BoolArray:
         counted: BoolArray = np.logical_and.accumulate(present) if self._leading else present
