@@ -99,7 +99,7 @@ def serve(settings: Settings) -> None:
     """Runs a daemon until it is told to stop. Raises what keeps it from starting, and leaves nothing then."""
     import uvloop
 
-    offer_policies()
+    offer_policies(_tell_failed_policy)
     parse(settings.policy)  # before anything is made: a typing error must not cost a warm restart
     os.umask(0o077)
     _raise_descriptor_limit()
@@ -463,6 +463,10 @@ def _trace_recorder(settings: Settings, writer: Writer) -> Recorder | None:
     recorder = Recorder(trace.write)
     writer.tell(recorder.note)
     return recorder
+
+
+def _tell_failed_policy(name: str, why: str) -> None:
+    log.error("policy_failed", policy=name, error=why, consequence="blocks go by their last access")
 
 
 def _shadow(settings: Settings, policy: str, trace: Recorder | None) -> Shadow:

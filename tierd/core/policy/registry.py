@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from tierd.core.errors import InvalidInput
 from tierd.core.policy.arc import Arc
@@ -12,6 +13,7 @@ from tierd.core.policy.base import Parameters, Policy
 from tierd.core.policy.ema import Ema
 from tierd.core.policy.gab import Gab
 from tierd.core.policy.gittins import Gittins
+from tierd.core.policy.guarded import Guarded, reason_of, try_out
 from tierd.core.policy.h2o import H2O
 from tierd.core.policy.lfu import Lfu
 from tierd.core.policy.lrfu import Lrfu
@@ -27,6 +29,8 @@ from tierd.core.policy.strided import Strided
 from tierd.core.policy.tova import Tova
 
 Maker = Callable[[Parameters], Policy]
+Told = Callable[[str, str], None]
+"""Called with the name of a policy that failed while it was in force, and why."""
 
 POLICIES: dict[str, Maker] = {
     one.name: one.parse for one in (
@@ -36,17 +40,18 @@ POLICIES: dict[str, Maker] = {
 }
 _SPEC = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _MOST_CHARACTERS = 1024
-_offered: dict[str, Callable[[], Maker]] = {}
-"""Name of a policy of another package -> what loads it."""
+_offered: dict[str, tuple[Callable[[], Maker], Told | None]] = {}
+"""Name of a policy of another package -> what loads it, and who is told when it fails."""
 
 _EVERY_POLICY = ("name", "rule", "index", "common", "spec", "ranks", "terms")
 _INDEXES = ("classes", "keys", "queues")
 """A policy also has what its index names."""
 
 
-def offer(name: str, load: Callable[[], Maker]) -> None:
-    """Adds a policy of another package. `load` is called when it is named; it may raise InvalidInput."""
-    _offered[name] = load
+def offer(name: str, load: Callable[[], Maker], told: Told | None = None) -> None:
+    """Adds a policy of another package. `load` is called when it is named; it may raise InvalidInput. `told`: LRU
+    takes over when the policy fails, and this is called; without it the failure is raised."""
+    _offered[name] = load, told
 
 
 def parse(spec: str) -> Policy:
@@ -70,19 +75,33 @@ def _maker(name: str) -> Maker:
         return POLICIES[name]
     if name not in _offered:
         raise InvalidInput("policy", f"{name!r} is not one of {', '.join(sorted({*POLICIES, *_offered}))}")
-    return partial(_checked, name, _offered[name]())
+    return partial(_offered_policy, name)
 
 
-def _checked(name: str, make: Maker, parameters: Parameters) -> Policy:
-    """A policy of another package; InvalidInput says what it lacks."""
-    policy = make(parameters)
+def _offered_policy(name: str, parameters: Parameters) -> Policy:
+    """A policy of another package; InvalidInput says what it lacks, or how it fails."""
+    load, told = _offered[name]
+    try:
+        policy = load()(parameters)
+        _check_members(name, policy)
+        try_out(policy)
+        return policy if told is None else cast(Policy, Guarded(policy, partial(told, name)))
+    except InvalidInput:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InvalidInput("policy", f"{name!r} fails: {reason_of(error)}") from error
+
+
+def _check_members(name: str, policy: Policy) -> None:
     index = getattr(policy, "index", None)
     missing = [one for one in _EVERY_POLICY if not hasattr(policy, one)]
     if index is not None and (index not in _INDEXES or not hasattr(policy, index)):
         missing.append(f"{index} (its index)")
     if missing:
         raise InvalidInput("policy", f"{name!r} is no policy: it has no {', '.join(missing)}")
-    return policy
+    match = _SPEC.fullmatch(policy.spec) if len(policy.spec) <= _MOST_CHARACTERS else None
+    if policy.name != name or match is None or match.group(1) != name:
+        raise InvalidInput("policy", f"{name!r} calls itself {policy.name!r}, and its spec {policy.spec[:80]!r}")
 
 
 def _split(body: str) -> dict[str, str]:
