@@ -34,11 +34,17 @@ class StoreResult:
     stock: m.StockReply
 
 
+Key = tuple[int, m.Tier, int]
+"""Session, tier, and bytes of a block."""
+
 NOTHING = m.StockReply(np.empty(0, np.uint64), np.empty(0, np.uint64), 0)
 
 RECALLED_WITHIN_S = 1.0
 """How long a put waits for slots that others hold ahead and were asked for. Who lives gives them back in some
 milliseconds, or has used them; one that is stopped, or hangs, keeps nobody waiting for longer."""
+
+COMMITTED_WITHIN_S = 1.0
+"""So long the Commit of a put is waited for before slots are made ready for the next one."""
 
 PREPARED_S = 5.0
 """How long slots that were made ready for a session wait for its next Store."""
@@ -51,7 +57,9 @@ class Stocks:
     def __init__(self, service: Service) -> None:
         self._service = service
         service.sessions.on_want.append(self._drop_all)
-        self._prepared: dict[tuple[int, m.Tier, int], m.StockReply] = {}
+        self._prepared: dict[Key, m.StockReply] = {}
+        self._due: dict[int, tuple[asyncio.TimerHandle, Key, m.Stock]] = {}
+        """By session, what is to be made ready when its put ends, of which it told first."""
 
     async def store(self, order: StoreOrder, deadline: float) -> StoreResult:
         """Publishes what was written; blocks that are not there get slots, for the first of which it waits. Where
@@ -87,8 +95,7 @@ class Stocks:
         if not len(result.stock.addresses) and not result.stock.may_come:
             result.outcomes[absent] = m.Stored.FULL
         if order.spare:
-            ahead = replace(ask, needed=0, spare=order.spare)
-            asyncio.get_running_loop().call_soon(self._prepare, key, ahead)
+            self._prepare_soon(key, replace(ask, needed=0, spare=order.spare), command.commit_later)
 
     async def _stock(self, ask: m.Stock, deadline: float, *, wait: bool) -> m.StockReply:
         """Slots; where some are needed and there is none yet, `wait` for the first."""
@@ -114,7 +121,23 @@ class Stocks:
             raise
         return call.reply
 
-    def _prepare(self, key: tuple[int, m.Tier, int], ahead: m.Stock) -> None:
+    def put_ended(self, session: int) -> None:
+        """A put of which the daemon heard before it was written has been committed or given up."""
+        if session in self._due:
+            timer, key, ahead = self._due.pop(session)
+            timer.cancel()
+            asyncio.get_running_loop().call_soon(self._prepare, key, ahead)
+
+    def _prepare_soon(self, key: Key, ahead: m.Stock, commit_later: bool) -> None:
+        """After the answer, or that to the Commit: who sends it waits for that one only."""
+        loop, session = asyncio.get_running_loop(), key[0]
+        if not commit_later:
+            loop.call_soon(self._prepare, key, ahead)
+            return
+        self.put_ended(session)
+        self._due[session] = loop.call_later(COMMITTED_WITHIN_S, self.put_ended, session), key, ahead
+
+    def _prepare(self, key: Key, ahead: m.Stock) -> None:
         """Takes slots that the next answer hands out."""
         with suppress(TierdError):  # the session has ended
             if key not in self._prepared:
@@ -124,7 +147,7 @@ class Stocks:
                     self._service.sessions.granted(ahead.session, ahead.tier, reply.addresses, reply.generations)
                     asyncio.get_running_loop().call_later(PREPARED_S, self._drop, key, reply)
 
-    def _drop(self, key: tuple[int, m.Tier, int], reply: m.StockReply) -> None:
+    def _drop(self, key: Key, reply: m.StockReply) -> None:
         """Gives back slots that nobody was told of, if that is still so."""
         if self._prepared.get(key) is reply:
             del self._prepared[key]

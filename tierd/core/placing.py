@@ -241,16 +241,16 @@ def _hand_out(
     holds = state.sessions.hold(
         session, HOLD_RESERVATION, tier.tier, tier.copies.address[rows], generations, state.catalog.size[rows]
     )
-    note_reservations(session, tier, rows, generations, holds.tolist(), counted=False)
+    note_reservations(state, session, tier, rows, generations, holds.tolist())
     return generations
 
 
 def note_reservations(
-    session: Session, tier: TierState, rows: I64Array, generations: U64Array, holds: list[int], *, counted: bool
+    state: State, session: Session, tier: TierState, rows: I64Array, generations: U64Array, holds: list[int]
 ) -> None:
     """The session may write these FILLING copies, whose slots are under these holds."""
     count = len(holds)
-    each = zip(repeat(tier.tier, count), rows.tolist(), holds, repeat(counted, count), strict=True)
+    each = zip(repeat(tier.tier, count), rows.tolist(), holds, repeat(state.new_class, count), strict=True)
     session.reservations.update(zip(generations.tolist(), map(Reservation._make, each), strict=True))
 
 
@@ -258,45 +258,44 @@ def commit(state: State, command: Commit) -> Outcomes:
     session = state.sessions.get(command.session)
     tier = arena_of(state, command.tier)
     sequence = continue_sequence(state, command) if command.sequence else None
-    places, rows, counted = _written(state, session, tier, command.ids, command.generations)
+    places, rows, classes = _written(state, session, tier, command.ids, command.generations)
+    if sequence is None and len(classes):
+        state.new_class = int(classes[0])
     kept = _agree(state, tier, rows, command.checksums[places])
-    places, rows, counted = places[kept], rows[kept], counted[kept]
+    places, rows = places[kept], rows[kept]
     tier.counters.stored += len(rows)
     state.publish(tier, rows, ordered=False)
-    state.rest.append(partial(account, state, sequence, rows, counted))
+    state.rest.append(partial(account, state, sequence, rows))
     outcomes = np.full(len(command.ids), Committed.STALE.value, np.int8)
     outcomes[places] = Committed.COMMITTED
     return Outcomes(outcomes)
 
 
-def account(state: State, sequence: Sequence | None, rows: I64Array, counted: NDArray[np.bool_]) -> None:
-    """Puts new READY copies in the order of victims, and counts the accesses by which they came, where that was not
-    done."""
-    all_touched = count_accesses(state, sequence, rows[~counted], hit=False)
-    if some(counted) or not all_touched:
+def account(state: State, sequence: Sequence | None, rows: I64Array) -> None:
+    """Counts the accesses by which new READY copies came, and puts them in the order of victims."""
+    if not count_accesses(state, sequence, rows, hit=False):
         state.reorder(rows)
 
 
 def _written(
     state: State, session: Session, tier: TierState, ids: U8Array, generations: U64Array
-) -> tuple[I64Array, I64Array, NDArray[np.bool_]]:
-    """Places and rows of those ids whose slot, of that generation, this session may write, and whether their access
-    was counted.
+) -> tuple[I64Array, I64Array, I64Array]:
+    """Places and rows of those ids whose slot, of that generation, this session may write, and the class of each.
 
     Their reservations and holds end with this: what becomes of the slots is the caller's.
     """
     open_, numbers = session.reservations, generations.tolist()
     known = [(place, *open_[number]) for place, number in enumerate(numbers) if number in open_]
-    places, tiers, rows, holds, counted = np.fromiter(chain(*known), np.int64, 5 * len(known)).reshape(-1, 5).T
+    places, tiers, rows, holds, classes = np.fromiter(chain(*known), np.int64, 5 * len(known)).reshape(-1, 5).T
     same = state.catalog.words.take(rows, axis=0) == words_of(ids).take(places, axis=0)
     if not every(same) or not every(tiers == tier.tier.value) or len(set(numbers)) < len(numbers):
         mine = indices((tiers == tier.tier) & same.all(axis=1))
         mine = np.sort(mine[np.unique(rows[mine], return_index=True)[1]])  # a slot named twice is written once
-        places, rows, holds, counted = places[mine], rows[mine], holds[mine], counted[mine]
+        places, rows, holds, classes = places[mine], rows[mine], holds[mine], classes[mine]
     for place in places.tolist():
         del open_[numbers[place]]
     state.sessions.unhold(session, holds)
-    return places, rows, counted != 0
+    return places, rows, classes
 
 
 def _agree(state: State, tier: TierState, rows: I64Array, checksums: U64Array) -> NDArray[np.bool_]:

@@ -42,12 +42,12 @@ class StockedSlot(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """A FILLING slot. `counted`: so is the access by which its block comes in."""
+    """A FILLING slot. `new_class`: what its request brought that was new (gaps.py)."""
 
     tier: Tier
     row: int
     hold: int
-    counted: bool
+    new_class: int
 
 
 @dataclass(slots=True)

@@ -153,10 +153,11 @@ def store(state: State, command: Store) -> StoreReply:
     outcomes[written[len(stored) :]] = Stored.FULL
     outcomes[stored] = (Stored.GRANTED if command.commit_later else Stored.STORED).value
     admit(state, blocks, rows, ghosts, stored, command.block_bytes, priority_of(command.priority, sequence))
-    if len(stored):
-        give = _grant if command.commit_later else _publish
-        give(state, session, tier, command, stored, rows[stored])
-        state.rest.append(partial(account, state, sequence, rows[stored], np.zeros(len(stored), bool)))
+    if len(stored) and command.commit_later:
+        _grant(state, session, tier, command, stored, rows[stored])
+    elif len(stored):
+        _publish(state, session, tier, command, stored, rows[stored])
+        state.rest.append(partial(account, state, sequence, rows[stored]))
     return StoreReply(outcomes)
 
 
@@ -227,7 +228,7 @@ def _grant(
     """Slots of the stock become FILLING copies, as if they had been reserved for these blocks."""
     generations = command.generations[places]
     slots = _fill(state, session, tier, generations, rows)
-    note_reservations(session, tier, rows, generations, [slot.hold for slot in slots], counted=True)
+    note_reservations(state, session, tier, rows, generations, [slot.hold for slot in slots])
 
 
 def _fill(

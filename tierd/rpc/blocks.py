@@ -107,11 +107,13 @@ class BlocksServicer(blocks_pb2_grpc.BlocksServicer):  # type: ignore[misc]
     @answers_errors
     async def Commit(self, request: Any, context: Any) -> Any:
         ids = convert.identities(request.ids, "ids", self._service.about.max_ids)
+        session = convert.session(request.session)
         reply = self._service.commit(
-            convert.session(request.session), ids, convert.words(request.generations, "generations", len(ids)),
+            session, ids, convert.words(request.generations, "generations", len(ids)),
             convert.words(request.checksums, "checksums", len(ids)), convert.arena_tier(request.tier, "tier"),
             convert.text(request.sequence, "sequence"),
         )
+        self._stocks.put_ended(session)
         return pb.CommitResponse(outcomes=reply.outcomes.tolist())
 
     @answers_errors
