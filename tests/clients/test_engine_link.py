@@ -9,12 +9,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tierd.testing.serve import ServeProcess, StartDaemon
+from tierd.testing.valkey import ExternalValkey
 from tierd_client import (
     AccessDenied,
     BrokenPeer,
@@ -36,7 +38,7 @@ from tierd_client import (
 )
 from tierd_client.integrations import prompts, transfers
 from tierd_client.integrations.keys import Run
-from tierd_client.integrations.link import Link, advice
+from tierd_client.integrations.link import PROMOTIONS, Link, advice
 from tierd_client.integrations.options import Options
 from tierd_client.integrations.prompts import Answer, Prompt
 from tierd_client.integrations.rates import KEPT, TRIED_AGAIN, Rates, Way
@@ -71,8 +73,10 @@ def link(server: ServeProcess) -> Iterator[Link]:
     link.close()
 
 
-def prompt_of(link: Link, keys: list[bytes], rates: Rates | None = None, wait_s: float = 0.0) -> Prompt:
-    prompt = Prompt(link, LAYOUTS, 1, rates or Rates(), Patience(wait_s))
+def prompt_of(
+    link: Link, keys: list[bytes], rates: Rates | None = None, wait_s: float = 0.0, layouts: int = 2,
+) -> Prompt:
+    prompt = Prompt(link, LAYOUTS[:layouts], 1, rates or Rates(), Patience(wait_s))
     prompt.extend((0, key) for key in keys)
     return prompt
 
@@ -272,6 +276,32 @@ def test_blocks_come_up_from_the_spill_tier(daemon: StartDaemon) -> None:
         moved = link.namespace(layout).evict(Run(tuple(KEYS)).identities(layout), timeout_s=10.0)
         assert moved == [EvictOutcome.MOVED] * BLOCKS
     assert answers(prompt_of(link, KEYS)) == [Answer.LEASED] * BLOCKS
+    link.close()
+
+
+def test_blocks_that_do_not_come_up_keep_no_other_request_waiting(
+    daemon: StartDaemon, valkey: ExternalValkey,
+) -> None:
+    """However many requests wait for a Redis that does not answer: what is in host is found, requests that wait for
+    their turn are computed in the end, and the daemon is not taken to be away."""
+    server, here = daemon(host_bytes="8MiB", spill=valkey.unix_url), b"in host"
+    server.event("spill_up")
+    link = Link(Options(address=server.address, answer_ms=1_000, promote_ms=1_500), "engine", LAYOUTS[:1])
+    assert link.wait_up(10.0)
+    below, above = (Run((key,)).identities(LAYOUTS[0]) for key in (KEYS[0], here))
+    link.namespace(LAYOUTS[0]).put(below, BYTES[:1])
+    assert link.namespace(LAYOUTS[0]).evict(below, timeout_s=10.0) == [EvictOutcome.MOVED]
+    link.namespace(LAYOUTS[0]).put(above, BYTES[1:2])
+    valkey.freeze()
+    try:
+        waiting = [prompt_of(link, [KEYS[0]], layouts=1) for _ in range(PROMOTIONS + 4)]
+        assert {prompt.answer(KEYS[0]) for prompt in waiting} == {Answer.PENDING}
+        other = prompt_of(link, [here], layouts=1)
+        assert settled(lambda: other.answer(here)) is Answer.LEASED
+        assert {settled(partial(prompt.answer, KEYS[0])) for prompt in waiting} == {Answer.MISS}
+        assert link.is_up
+    finally:
+        valkey.thaw()
     link.close()
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from tierd_client.client import Client
@@ -31,8 +32,10 @@ from tierd_client.namespace import Namespace
 log = logging.getLogger("tierd")
 
 THREADS = 16
-"""Of one link at most: searches and reports of requests. A search holds one while its blocks come up from the spill
-tier; a daemon that hangs holds no more than these."""
+"""Of one link at most, for calls that the daemon answers at once; one that hangs holds no more than these."""
+
+PROMOTIONS = 16
+"""Threads of one link at most that wait for blocks to come up from the spill tier."""
 
 RPC_TIMEOUT_S = 2.0
 """Of calls on the link's threads; a request stops waiting for one much earlier (`answer_ms`)."""
@@ -63,6 +66,7 @@ class Link:
         self._said_at: float | None = None
         self._said_away = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tierd-link")
+        self._promotions = ThreadPoolExecutor(PROMOTIONS, thread_name_prefix="tierd-promotions")
         self._seek()
 
     @property
@@ -96,6 +100,11 @@ class Link:
         """Runs something that may wait on a thread of the link."""
         return self._threads.submit(work)
 
+    def promote(self, work: Callable[[], None]) -> None:
+        """Runs something that waits for the spill tier, which may take its time and keeps nothing else waiting."""
+        with suppress(RuntimeError):  # it is closed meanwhile
+            self._promotions.submit(work)
+
     def lost(self, error: TierdClientError) -> None:
         """Turns the daemon away because a call failed, until it answers again."""
         if self._up.is_set():
@@ -106,8 +115,7 @@ class Link:
     def close(self) -> None:
         """Gives all up that this process holds, as far as the daemon answers soon. Idempotent."""
         self._closing.set()
-        ending = threading.Thread(  # what waits gives leases back
-            target=self._threads.shutdown, kwargs={"cancel_futures": not self.is_up}, daemon=True)
+        ending = threading.Thread(target=self._end_threads, kwargs={"cancel": not self.is_up}, daemon=True)
         ending.start()
         ending.join(RPC_TIMEOUT_S)
         self._up.clear()
@@ -115,6 +123,10 @@ class Link:
             self._seeking.join(RPC_TIMEOUT_S)
         if self._client is not None:
             self._client.close()
+
+    def _end_threads(self, cancel: bool) -> None:
+        self._promotions.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=cancel)  # what waits gives leases back
 
     def _seek(self) -> None:
         with self._lock:

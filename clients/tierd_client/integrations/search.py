@@ -10,18 +10,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from tierd_client.errors import TierdClientError, TimedOut
 from tierd_client.format import BoolArray
 from tierd_client.handover import Places
+from tierd_client.identity import Identities
 from tierd_client.integrations.keys import Run
 from tierd_client.integrations.link import Link
 from tierd_client.integrations.rates import Rates, Way
 from tierd_client.layout import Layout
 from tierd_client.lease import Lease
+from tierd_client.namespace import Namespace
 from tierd_client.outcomes import AcquireOutcome, Tiers
 
 log = logging.getLogger("tierd")
@@ -50,6 +53,8 @@ class Search:
         self._abandoned = False
         self._over = threading.Event()
         self._lock = threading.Lock()
+        self._queued = False
+        """Whether it waits for others' blocks to come up; the daemon has not been asked for its own."""
         self._answers_by = time.monotonic() + link.options.answer_s
         link.submit(self._search)
 
@@ -57,9 +62,10 @@ class Search:
         """Whether it is known what is there. One that is overdue is over, with nothing found, and so is every one
         while the daemon is away."""
         if not self._over.is_set():
-            if time.monotonic() > self._answers_by:
+            overdue = time.monotonic() > self._answers_by
+            if overdue and not self._queued:
                 self._link.lost(TimedOut(f"no answer within {self._link.options.answer_ms} ms"))
-            if not self._link.is_up:
+            if overdue or not self._link.is_up:
                 self.release()
         return self._over.is_set()
 
@@ -82,39 +88,64 @@ class Search:
             self._link.submit(lambda: _release(leases))
 
     def _search(self) -> None:
-        leases: list[Lease] = []
-        present: BoolArray = np.zeros(len(self.run), bool)
-        try:
-            present = self._lease(leases)
-        except TierdClientError as error:
-            self._link.lost(error)
-        except Exception:  # a mistake of ours is no reason to lose a request
-            log.exception("a prompt is computed whose blocks could not be searched")
-        finally:
-            self._finish(leases, present)
+        with self._ended_by_errors():
+            wanted, below = self._look()
+            if below.any():
+                self._answers_by = time.monotonic() + self._link.options.promote_s + self._link.options.answer_s
+                self._queued = True
+                self._link.promote(lambda: self._promote(wanted, below))
+            else:
+                self._lease(wanted, 0.0)
 
-    def _lease(self, leases: list[Lease]) -> BoolArray:
-        """Leases what all ranks have; which blocks that is."""
-        chains = [(self._link.namespace(layout), self.run.identities(layout)) for layout in self._layouts]
+    def _promote(self, wanted: BoolArray, below: BoolArray) -> None:
+        """What has come up in time is leased; the time counts from before a thread was free for it."""
+        with self._ended_by_errors():
+            began_at, self._queued = time.monotonic(), False
+            if not self._abandoned:
+                self._lease(wanted, max(0.0, self._answers_by - self._link.options.answer_s - began_at))
+                self._rates.note(Way.SPILL, int((below & wanted).sum()), time.monotonic() - began_at)
+
+    def _look(self) -> tuple[BoolArray, BoolArray]:
+        """Which blocks are worth loading of those that all ranks have, and which of these have to come up first."""
         present: BoolArray = np.ones(len(self.run), bool)
         below: BoolArray = np.zeros(len(self.run), bool)
-        for namespace, ids in chains:
+        for namespace, ids in self._chains():
             bits = namespace.lookup(ids).tier_bits  # no call for what the catalog has in host
             present &= bits != 0
             below |= bits & Tiers.HOST.value == 0
         wanted = self._countable(present & self._worthwhile(below))
         self.cut_blocks = int(self._countable(present).sum() - wanted.sum())
-        below &= wanted
-        wait_s = self._link.options.promote_s if below.any() else 0.0
-        self._answers_by = time.monotonic() + wait_s + self._link.options.answer_s
-        began_at = time.monotonic()
-        for namespace, ids in chains if wanted.any() else []:
-            lease = namespace.acquire(ids[: int(np.flatnonzero(wanted)[-1]) + 1], timeout_s=wait_s)
-            leases.append(lease)
-            got = [outcome is AcquireOutcome.LEASED for outcome in lease.outcomes]
-            wanted[: len(got)] &= got
-        self._rates.note(Way.SPILL, int((below & wanted).sum()), time.monotonic() - began_at)
-        return self._countable(wanted)
+        return wanted, below & wanted
+
+    def _lease(self, wanted: BoolArray, wait_s: float) -> None:
+        """Leases what all ranks have, which `wanted` says afterwards."""
+        leases: list[Lease] = []
+        try:
+            for namespace, ids in self._chains() if wanted.any() else []:
+                lease = namespace.acquire(ids[: int(np.flatnonzero(wanted)[-1]) + 1], timeout_s=wait_s)
+                leases.append(lease)
+                got = [outcome is AcquireOutcome.LEASED for outcome in lease.outcomes]
+                wanted[: len(got)] &= got
+        except BaseException:
+            _release(leases)
+            raise
+        self._finish(leases, self._countable(wanted))
+
+    def _chains(self) -> list[tuple[Namespace, Identities]]:
+        """The run in the namespace of each rank."""
+        return [(self._link.namespace(layout), self.run.identities(layout)) for layout in self._layouts]
+
+    @contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        """Nothing is found where it fails."""
+        try:
+            yield
+            return
+        except TierdClientError as error:
+            self._link.lost(error)
+        except Exception:  # a mistake of ours is no reason to lose a request
+            log.exception("a prompt is computed whose blocks could not be searched")
+        self._finish([], np.zeros(len(self.run), bool))
 
     def _worthwhile(self, below: BoolArray) -> BoolArray:
         """Blocks that come faster than they are computed, given which have to come up first."""
