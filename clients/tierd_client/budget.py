@@ -53,6 +53,8 @@ class Budget:
         share = self.recent_share
         if not isinstance(share, Real) or isinstance(share, bool) or not 0.0 < share <= 1.0:
             raise InvalidArgument(f"budget.recent_share: {share!r} is not above 0 and at most 1")
+        if not isinstance(self.lossy, bool | np.bool_):
+            raise InvalidArgument(f"budget.lossy: {self.lossy!r} is neither True nor False")
 
     def in_blocks(self, block_tokens: int) -> dict[str, Any]:
         """The fields of the wire's SequenceBudget, for blocks of so many tokens."""

@@ -113,7 +113,8 @@ def test_what_a_budget_cannot_be_is_told_by_its_field(client: Any, layout: Layou
         assert (preset.budget_blocks, preset.recent_blocks, preset.sink_blocks) == (32, 2, 0)
         preset = sequence.set_budget("guide")
         assert (preset.budget_blocks, preset.recent_blocks) == (64, 32)
-    for wrong in ({"recent_share": 0.0}, {"recent_tokens": 0}, {"sink_tokens": -1}, {"tokens": 0}):
+    for wrong in ({"recent_share": 0.0}, {"recent_tokens": 0}, {"sink_tokens": -1}, {"tokens": 0},
+                  {"lossy": "no"}, {"lossy": 1}):
         with pytest.raises(errors.InvalidArgument, match=f"budget.{next(iter(wrong))}"):
             Budget(**{"tokens": 64, **wrong})
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tierd.adapters.trace_log import NAME, OLD_NAME, TraceLog, numbers_of
 from tierd.app.recorder import Request
@@ -69,6 +71,46 @@ def test_a_request_larger_than_a_file_is_left_out(tmp_path: Path) -> None:
     log = TraceLog(tmp_path, 2000)
     log.write([request(0.0, *range(500)), request(1.0, 1)])
     assert read_trace(tmp_path / NAME).accesses == 1
+
+
+def test_requests_larger_than_a_file_turn_none(tmp_path: Path) -> None:
+    """What fits into no file does not push out what was written."""
+    trace_log = TraceLog(tmp_path, 2000)
+    trace_log.write([request(0.0, 1)])
+    for at_s in (1.0, 2.0):
+        trace_log.write([request(at_s, *range(500)), request(at_s, 2)])
+    assert read_trace(tmp_path / NAME).requests == 3
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    """What was written before a disk was full can be read, and nothing of the line that did not fit is there."""
+    trace_log = TraceLog(tmp_path, MIB)
+    trace_log.write([request(0.0, *range(200))])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / NAME).stat().st_size + 10_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            trace_log.write([request(float(at), *range(200)) for at in range(1, 9)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert 1 <= read_trace(tmp_path / NAME).requests < 9
+
+
+@pytest.mark.parametrize("torn_bytes", [1, 200_000])
+def test_a_kill_in_a_line_leaves_a_trace(tmp_path: Path, torn_bytes: int) -> None:
+    """A line that a killed daemon had begun is gone after the next start, and those before it are there."""
+    TraceLog(tmp_path, MIB).write([request(0.0, 1), request(1.0, 2)])
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b"{" * torn_bytes)
+    TraceLog(tmp_path, MIB)
+    assert read_trace(tmp_path / OLD_NAME).requests == 2
+
+
+def test_a_smaller_limit_holds_for_what_lay_there(tmp_path: Path) -> None:
+    """Two files are no larger than the limit of this start, whatever that of the one before was."""
+    TraceLog(tmp_path, MIB).write([request(float(at), *range(50)) for at in range(20)])
+    TraceLog(tmp_path, 2000)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2000
 
 
 def test_files_are_the_owners_alone(tmp_path: Path) -> None:

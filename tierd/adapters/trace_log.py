@@ -16,11 +16,16 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import structlog
 
 from tierd_client.format import I64Array, U64Array
 
+log = structlog.get_logger(__name__)
+
 NAME, OLD_NAME = "trace.jsonl", "trace.1.jsonl"
 KEY_BYTES = 16
+LOOKED_AT_BYTES = 1 << 16
+"""At once, for the end of the last line."""
 _INT63 = np.uint64((1 << 63) - 1)
 
 
@@ -39,27 +44,31 @@ class TraceLog:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         """Makes the directory. What an earlier run left in the first file is the second from now on: its numbers
-        mean other blocks. OSError."""
+        mean other blocks. It ends with its last whole line, and goes where it is larger than half. OSError."""
         self._path, self._old = directory / NAME, directory / OLD_NAME
         self._most_bytes = most_bytes // 2
         self._key = secrets.token_bytes(KEY_BYTES)
         self._began_s: float | None = None
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._turn()
+        if self._old.exists():
+            self._take_over()
 
     def write(self, requests: Iterable[Recorded]) -> None:
-        """Appends requests, given in order of their beginning. OSError."""
+        """Appends requests, given in order of their beginning. OSError: then part of them, in whole lines."""
         lines = [self._line(request) for request in requests]
         size = self._path.stat().st_size if self._path.exists() else 0
         kept: list[bytes] = []
-        for line in lines:
+        fitting = [line for line in lines if len(line) <= self._most_bytes]
+        if len(fitting) < len(lines):
+            log.warning("trace_has_gaps", requests=len(lines) - len(fitting), reason="larger than one of its files")
+        for line in fitting:
             if size + len(line) > self._most_bytes:
                 self._append(kept)
                 self._turn()
                 kept, size = [], 0
-            if len(line) <= self._most_bytes:
-                kept.append(line)
-                size += len(line)
+            kept.append(line)
+            size += len(line)
         self._append(kept)
 
     def _line(self, request: Recorded) -> bytes:
@@ -78,12 +87,38 @@ class TraceLog:
         if not lines:
             return
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with os.fdopen(file, "ab") as out:
-            out.writelines(lines)
+        try:
+            with os.fdopen(file, "ab") as out:
+                out.writelines(lines)
+        except OSError:  # of a disk that is full, say
+            _end_with_a_line(self._path)
+            raise
+
+    def _take_over(self) -> None:
+        if (size := self._old.stat().st_size) > self._most_bytes:
+            log.warning("trace_removed", file=str(self._old), bytes=size, reason="larger than record_bytes allows")
+            self._old.unlink()
+        else:
+            _end_with_a_line(self._old)
 
     def _turn(self) -> None:
         if self._path.exists():
             self._path.replace(self._old)
+
+
+def _end_with_a_line(path: Path) -> None:
+    """Cuts off what follows the last whole line, which nobody could read."""
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - LOOKED_AT_BYTES)
+            file.seek(start)
+            last = file.read(end - start).rfind(b"\n")
+            if last >= 0:
+                end = start + last + 1
+                break
+            end = start
+        file.truncate(end)
 
 
 def numbers_of(words: U64Array, key: bytes) -> I64Array:
