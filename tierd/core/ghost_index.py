@@ -51,7 +51,7 @@ class GhostIndex:
 
     def rebuild(self, first: int, at: I64Array) -> None:
         """Starts over with those at these places, holes among them, numbered from `first`."""
-        self._latest[:] = 0
+        self._latest = np.zeros(len(self._latest), np.uint32)  # fresh pages take memory when something is put there
         for start in range(0, len(at), REBUILT_AT_ONCE):
             part = at[start : start + REBUILT_AT_ONCE]
             self.add(first + start, part, self.hashes_of(part))
