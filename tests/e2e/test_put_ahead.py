@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,24 @@ def test_a_restart_under_a_client_with_a_stock(daemon: StartDaemon, workers: lis
             for block in ns.get([f"{turn}-{place}".encode() for place in range(4)]):
                 assert block is not None and (block == turn).all()
         until(client, lambda tier: tier.quarantined_bytes == 0 and tier.reserved_bytes == tier.stocked_bytes)
+
+
+def test_a_put_of_most_of_a_stock_is_one_call(daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that may hold slots for less than two of its puts has them for the next one all the same."""
+    call, calls = Session.call, list[str]()
+
+    def noted(session: Session, method: str, *args: Any, **kwargs: Any) -> Any:
+        calls.append(method)
+        return call(session, method, *args, **kwargs)
+
+    with Client(daemon(host_bytes="16MiB", stock_bytes="1MiB").address) as client:
+        ns, data = client.namespace(LAYOUT), np.zeros((12, SIZE), np.uint8)
+        puts = [[b"%d-%d" % (turn, place) for place in range(12)] for turn in range(8)]
+        assert ns.put(puts[0], data) == STORED * 3
+        monkeypatch.setattr(Session, "call", noted)
+        for ids in puts[1:]:
+            assert ns.put(ids, data) == STORED * 3
+        assert calls.count("Store") == len(puts) - 1
 
 
 def test_a_stock_starves_nobody(daemon: StartDaemon, workers: list[WorkerProcess]) -> None:

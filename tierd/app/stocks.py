@@ -85,10 +85,11 @@ class Stocks:
         needed = min(int(np.count_nonzero(absent)), order.slots_max)
         key = order.session, order.tier, command.block_bytes
         ready = self._prepared.pop(key, NOTHING)
-        more, spare = max(0, needed - len(ready.addresses)), 0 if len(ready.addresses) else order.spare
+        left = len(ready.addresses) - needed
+        more, spare = max(0, -left), max(0, order.spare - max(0, left))
         ask = m.Stock(order.session, command.blocks, command.block_bytes, more, spare, order.tier)
         result.stock = ready
-        if more or not len(ready.addresses):
+        if more or spare or not len(ready.addresses):
             had = await self._stock(ask, deadline, wait=not len(ready.addresses))
             self._service.sessions.granted(order.session, order.tier, had.addresses, had.generations)
             result.stock = _joined(ready, had)
