@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from binascii import hexlify
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +47,7 @@ _TOUCHES_MAX = 0xFFFFFFFF
 
 def block_key(prefix: bytes, fingerprint: bytes, identity: bytes) -> bytes:
     """Key of a block; the braces keep it and its siblings in one hash slot of a cluster."""
-    return b"{%b:%b:%b}" % (prefix, fingerprint.hex().encode(), identity.hex().encode())
+    return b"{%b:%b:%b}" % (prefix, hexlify(fingerprint), hexlify(identity))
 
 
 def statistics_key(key: bytes) -> bytes:

@@ -74,10 +74,7 @@ class RedisClient:
         one by one, until a server is down."""
         coming = enumerate(exchanges)
         drawn: dict[int, Exchange[T]] = {}
-        for n, answer in self._stream(coming, drawn, deadline):
-            del drawn[n]
-            yield n, answer
-            deadline.renew()
+        yield from self._stream(coming, drawn, deadline)
         down: SpillDown | None = None
         for n, one in chain(drawn.items(), coming):
             answer = attempt(self.exchange, one, deadline) if down is None else down
@@ -92,7 +89,7 @@ class RedisClient:
     ) -> Iterator[tuple[int, T | Exception]]:
         """The answers that come, while the next commands are under way, by one connection to each server: none
         after a failure, or a reply that was not read to its end. Nothing more is sent once another server is to be
-        asked for something. What was taken of `coming` is put into `drawn`."""
+        asked for something. `drawn`: what was taken of `coming` and is not answered."""
         wires: dict[RedisPool, Wire] = {}
         under_way: dict[RedisPool, dict[int, Exchange[T]]] = {}
         astray = False
@@ -109,8 +106,10 @@ class RedisClient:
                         answer = self._heard(one, wires[pool], pool)
                         if answer is None:
                             astray = True
-                        else:
-                            yield n, answer
+                            continue
+                        del drawn[n]
+                        yield n, answer
+                        deadline.renew()
                 if astray and not parts:
                     return
                 under_way = parts

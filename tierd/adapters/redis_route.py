@@ -68,9 +68,10 @@ class OneServer:
 
     def __init__(self, pool: RedisPool) -> None:
         self._pool = pool
+        self._place = Place(pool)
 
     def place(self, _key: bytes, _deadline: Deadline) -> Place:
-        return Place(self._pool)
+        return self._place
 
     def servers(self, _deadline: Deadline) -> Sequence[RedisPool]:
         return (self._pool,)

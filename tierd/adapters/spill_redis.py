@@ -23,7 +23,7 @@ from tierd.adapters.envelope import (
 )
 from tierd.adapters.redis_client import Answer, Exchange, RedisClient, Words
 from tierd.adapters.redis_faults import fault_of, spill_error
-from tierd.adapters.resp import CRLF, Deadline, ProtocolError, Reply, ReplyError, Wire, command
+from tierd.adapters.resp import CRLF, Deadline, ProtocolError, Reply, ReplyError, Wire
 from tierd.core.errors import BlockDamaged, BlockVanished, InvalidInput, SpillFull, SpillRefused
 from tierd.core.messages import Record
 from tierd.ports import SpillHealth, StoredBlock, Wanted, attempt
@@ -169,7 +169,7 @@ class RedisSpillStore:
                 raise BlockDamaged(f"payload bytes: found {found - HEADER_BYTES}, expected {view.nbytes}")
             return check.expect(decode_checksum(header, fingerprint, identity, view.nbytes))
 
-        return Exchange(key, value_bytes, [command(b"GET", key)], hear)
+        return Exchange(key, value_bytes, [b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(key), key)], hear)
 
     def _key(self, fingerprint: bytes, identity: bytes) -> bytes:
         return block_key(self._prefix, fingerprint, identity)

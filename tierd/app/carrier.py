@@ -104,9 +104,9 @@ class Carrier:
     op_timeout_s: float
     lent: LentStore | None = None
 
-    def carry(self, moves: Iterable[Move]) -> Iterator[MoveResult]:
+    def carry(self, moves: Iterable[Move]) -> Iterator[tuple[Move, MoveResult]]:
         """Carries out moves, of which all, or none, go into the spill tier, and the same with those out of it: they
-        make one call of the store, which draws them as it can begin them. The result of each is there as soon as it
+        make one call of the store, which draws them as it can begin them. Each comes with its result as soon as it
         has ended. Never raises."""
         coming = iter(moves)
         first = next(coming, None)
@@ -117,7 +117,7 @@ class Carrier:
             return self._demote(coming)
         if first.source is Tier.SPILL:
             return self._promote(coming)
-        return (self._result(move, attempt(self._copy, move)) for move in coming)
+        return ((move, self._result(move, attempt(self._copy, move))) for move in coming)
 
     def read(self, tier: Tier, address: int, size: int) -> U8Array:
         """A private copy of a block in an arena."""
@@ -247,11 +247,12 @@ class Carrier:
         self.arena(move.source).read(move.source_address, out)
         return _checked(move, out)
 
-    def _demote(self, moves: Iterator[Move]) -> Iterator[MoveResult]:
+    def _demote(self, moves: Iterator[Move]) -> Iterator[tuple[Move, MoveResult]]:
         supply = Supply(moves, self._to_store)
         for move, given, own in self._answers(supply, lambda: self._store().put_all(supply, self.op_timeout_s)):
-            yield self._result(move, own if isinstance(own, Exception) else given[0].checksum, found=own is False)
-        yield from (self._result(move, error) for move, error in supply.unprepared)
+            outcome = own if isinstance(own, Exception) else given[0].checksum
+            yield move, self._result(move, outcome, found=own is False)
+        yield from ((move, self._result(move, error)) for move, error in supply.unprepared)
 
     def _to_store(self, move: Move) -> tuple[StoredBlock, U8Array]:
         """What the store gets of a move; the bytes of an engine's page get their checksum here."""
@@ -263,11 +264,11 @@ class Carrier:
         )
         return block, payload
 
-    def _promote(self, moves: Iterator[Move]) -> Iterator[MoveResult]:
+    def _promote(self, moves: Iterator[Move]) -> Iterator[tuple[Move, MoveResult]]:
         supply = Supply(moves, self._wanted)
         for move, given, found in self._answers(supply, lambda: self._store().get_all(supply, self.op_timeout_s)):
-            yield self._result(move, attempt(self._take, move, given.out, found))
-        yield from (self._result(move, error) for move, error in supply.unprepared)
+            yield move, self._result(move, attempt(self._take, move, given.out, found))
+        yield from ((move, self._result(move, error)) for move, error in supply.unprepared)
 
     def _wanted(self, move: Move) -> Wanted:
         """In place where it can be."""

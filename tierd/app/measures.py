@@ -7,7 +7,7 @@ itself (hits, evictions, ...) is read from it when somebody asks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -62,7 +62,7 @@ class Measures:
     last as long as their clients."""
 
     moved_bytes: Counter[Edge] = field(default_factory=Counter)
-    move_seconds: dict[Edge, Histogram] = field(default_factory=dict)
+    move_seconds: defaultdict[Edge, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
     failed_moves: Counter[tuple[Edge, Cause]] = field(default_factory=Counter)
     rpc_codes: Counter[tuple[str, str]] = field(default_factory=Counter)
     rpc_seconds: dict[str, Histogram] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Measures:
     def moved(self, edge: Edge, size: int, seconds: float) -> None:
         """A move of `size` bytes has succeeded."""
         self.moved_bytes[edge] += size
-        self.move_seconds.setdefault(edge, Histogram()).add(seconds)
+        self.move_seconds[edge].add(seconds)
 
     def moves_of(self, tier: Tier) -> int:
         """Moves from and to a tier that have succeeded."""

@@ -282,21 +282,18 @@ class Mover:
 
     def _carry(self, moves: Iterator[Move]) -> None:
         """Each is said to have taken the time since the one before it ended."""
-        begun: dict[int, Move] = {}
         began = time.monotonic()
-        for result in self._carrier.carry(self._begun(moves, begun)):
-            ended, move = time.monotonic(), begun.pop(result.op)
+        for move, result in self._carrier.carry(filter(self._may_begin, moves)):
+            ended = time.monotonic()
             self._answer(result, move, None if result.ok else cause_of(result), ended - began)
             began = ended
 
-    def _begun(self, moves: Iterator[Move], begun: dict[int, Move]) -> Iterator[Move]:
-        """Those that were not abandoned, by their numbers in `begun` as well."""
-        for move in moves:
-            if move.op in self._abandoned:
-                self._answer(MoveResult(move.op, ok=False, reason="withdrawn"), move, Cause.WITHDRAWN)
-            else:
-                begun[move.op] = move
-                yield move
+    def _may_begin(self, move: Move) -> bool:
+        """Not one that was abandoned, which is answered so."""
+        abandoned = move.op in self._abandoned
+        if abandoned:
+            self._answer(MoveResult(move.op, ok=False, reason="withdrawn"), move, Cause.WITHDRAWN)
+        return not abandoned
 
     def _answer(self, result: MoveResult, move: Move, cause: Cause | None, took_s: float = 0.0) -> None:
         self._outbox.put(_Ended(result, move, cause, took_s), _is_awaited(move))
