@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import signal
+import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -133,3 +137,30 @@ def test_files_are_written(tmp_path: Path) -> None:
     refused = run_command(CHATS, "--jobs", "1", "--csv", str(tmp_path))
     assert refused.exit_code == 2
     assert str(tmp_path) in refused.stderr
+
+
+def test_an_interrupt_while_processes_start_ends_all_of_them() -> None:
+    """Ctrl-C at a terminal, which all processes get, ends `tierd sim` while its replays are only starting: with the
+    status of an interrupt, without a traceback, and nothing goes on."""
+    words = ["sim", "chat", "--policy", "lru", "--policy", "lrfu", "--capacity", "5%,10%", "--jobs", "2"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "tierd.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )
+    while command.poll() is None and len(_spawned_by(command.pid)) < 2:
+        time.sleep(0.01)
+    started = _spawned_by(command.pid)
+    os.killpg(command.pid, signal.SIGINT)
+    said, _ = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "Traceback" not in said
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+def _spawned_by(pid: int) -> list[int]:
+    """Processes of a pool that this process has started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(one) for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    except OSError:
+        return []

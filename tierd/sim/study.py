@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
@@ -61,8 +62,9 @@ def play_all(
     with ProcessPoolExecutor(
         min(jobs, len(tasks)), context, _begin, (trace, os.getpid(), done, stop)
     ) as pool:
-        futures = [pool.submit(_play_here, task) for task in tasks]
         try:
+            with _interrupted_later():
+                futures = [pool.submit(_play_here, task) for task in tasks]
             _follow(futures, done, advance)
             return [future.result() for future in futures]
         except BrokenProcessPool as error:
@@ -70,6 +72,17 @@ def play_all(
         finally:
             stop.value = 1
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Ctrl-C waits until this is over, and never reaches processes that are started meanwhile: half started they
+    would die of it aloud, and later this one says when to stop."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _play(trace: Trace, task: Task, advance: Advance) -> Played:
@@ -94,7 +107,6 @@ _here: list[Any] = []
 
 
 def _begin(trace: Trace, parent: int, done: Synchronized[int], stop: Synchronized[int]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     if not die_with(parent):
         os.kill(os.getpid(), signal.SIGTERM)
     offer_policies()
