@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -148,7 +148,7 @@ def test_an_interrupt_while_processes_start_ends_all_of_them() -> None:
         start_new_session=True,
     )
     while command.poll() is None and len(_spawned_by(command.pid)) < 2:
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
     started = _spawned_by(command.pid)
     os.killpg(command.pid, signal.SIGINT)
     said, _ = command.communicate(timeout=60)

@@ -77,12 +77,17 @@ def play_all(
 @contextmanager
 def _interrupted_later() -> Iterator[None]:
     """Ctrl-C waits until this is over, and never reaches processes that are started meanwhile: half started they
-    would die of it aloud, and later this one says when to stop."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    would die of it aloud, and later this one says when to stop. On the main thread."""
+    told: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: told.append(number))  # any thread may be told of it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if told and callable(handler):
+        handler(signal.SIGINT, None)
 
 
 def _play(trace: Trace, task: Task, advance: Advance) -> Played:
