@@ -13,7 +13,7 @@ import pytest
 
 from tierd.adapters.envelope import block_key, marker_key
 from tierd.adapters.spill_redis import RedisSpillStore
-from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, SpillRefused
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillError, SpillFull, SpillLate, SpillRefused
 from tierd.ports import SpillStore, Wanted
 from tierd.testing.redis_proxy import Mode, RedisProxy
 from tierd.testing.spill_contract import FINGERPRINT, block_of, get_new, identity_of, payload_of, put_random
@@ -182,7 +182,7 @@ def test_what_came_before_the_end(proxy: RedisProxy, store: RedisSpillStore) -> 
     left = dict(answers)
     assert time.monotonic() - began < 2 * 0.3 + BUSY_S
     assert (first, type(checksum), set(left)) == (0, int, {1, 2, 3, 4})
-    assert [type(left[n]) for n in (3, 4)] == [SpillDown] * 2
+    assert [type(left[n]) for n in (3, 4)] == [SpillLate] * 2
     assert np.array_equal(wanted[0].out, payload_of(0, BIG))
 
 

@@ -12,7 +12,7 @@ from redis._parsers.base import BaseParser
 
 from tierd.adapters.redis_faults import FAULTS, fault_of
 from tierd.adapters.resp import ProtocolError, ReplyError
-from tierd.core.errors import BlockDamaged, SpillDown, SpillFull, SpillRefused
+from tierd.core.errors import BlockDamaged, SpillDown, SpillFull, SpillLate, SpillRefused
 
 NEVER_RAISED = {
     # By what the spill does not use: redis-py's own pool after a fork, key space notifications, locks,
@@ -54,7 +54,7 @@ def test_every_code_that_redis_py_knows() -> None:
         (BrokenPipeError(), SpillDown),
         (FileNotFoundError(), SpillDown),
         (PermissionError(), SpillDown),
-        (TimeoutError(), SpillDown),
+        (TimeoutError(), SpillLate),
         (socket.gaierror(), SpillDown),
         (ssl.SSLError(), SpillDown),
         (ssl.SSLEOFError(), SpillDown),

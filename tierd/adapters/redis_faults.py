@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import redis.exceptions as rx
 
 from tierd.adapters.resp import ProtocolError, ReplyError
-from tierd.core.errors import BlockDamaged, SpillDown, SpillError, SpillFull, SpillRefused
+from tierd.core.errors import BlockDamaged, SpillDown, SpillError, SpillFull, SpillLate, SpillRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Fault:
 
 
 _UNREACHABLE = Fault(SpillDown, "the server cannot be reached", elsewhere=True)
-_LATE = Fault(SpillDown, "no answer within the deadline", elsewhere=True)
+_LATE = Fault(SpillLate, "no answer within the deadline", elsewhere=True)
 _LOADING = Fault(SpillDown, "the server is loading its data", elsewhere=True)
 _READ_ONLY = Fault(SpillDown, "the server is a read-only replica", new_role=True, elsewhere=True)
 _MASTER_DOWN = Fault(SpillDown, "the server has lost its primary", new_role=True, elsewhere=True)

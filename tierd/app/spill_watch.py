@@ -2,6 +2,8 @@
 
     down --probe answers--> up --a call finds it down, or a probe fails--> down
 
+A probe that is late alone proves nothing of a server that answers moves meanwhile: it is slow, and not down.
+
 While it is down moves from and to it fail at once, the engine stores nothing there, and its health service
 is NOT_SERVING; everything above goes on. A probe also tells a server that was flushed or swapped: then what
 the engine believes to be stored there is forgotten.
@@ -17,8 +19,8 @@ import structlog
 
 from tierd.app.mover import Mover
 from tierd.app.writer import Writer
-from tierd.core.errors import SpillError
-from tierd.core.messages import Done, SpillState
+from tierd.core.errors import SpillError, SpillLate
+from tierd.core.messages import Done, SpillState, Tier
 from tierd.ports import SpillHealth, SpillStore
 
 log = structlog.get_logger(__name__)
@@ -88,10 +90,13 @@ class SpillWatch:
     async def probe(self) -> None:
         """Asks the server once and draws the consequence."""
         loop, changes = asyncio.get_running_loop(), self._changes
+        moves = self._mover.measures.moves_of(Tier.SPILL)
         try:
             health = await loop.run_in_executor(self._pool, self._store.probe, PROBE_DEADLINE_S)
         except SpillError as error:
-            self._probe_failed(str(error))
+            answers_moves = self._mover.measures.moves_of(Tier.SPILL) > moves
+            if not (self.is_up and answers_moves and isinstance(error, SpillLate)):
+                self._probe_failed(str(error))
         except Exception as error:  # a store that breaks its contract is a store that is down
             log.exception("spill_probe_failed")
             self._probe_failed(f"{type(error).__name__}: {error}")

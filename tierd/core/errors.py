@@ -8,7 +8,8 @@
     ├── Unavailable           starting, stopping, tier off
     ├── IllegalTransition     a bug: an event that the table of slot states does not have
     └── SpillError
-        ├── SpillDown         the server cannot be reached, times out, or is loading or read-only
+        ├── SpillDown         the server cannot be reached, or is loading or read-only
+        │   └── SpillLate     it has not answered within the deadline of the call
         ├── SpillFull         it refuses writes for want of memory
         ├── SpillRefused      it refuses this one command, for no reason that we know
         ├── BlockVanished     the key does not exist (a miss)
@@ -55,6 +56,10 @@ class SpillError(TierdError):
 
 
 class SpillDown(SpillError):
+    pass
+
+
+class SpillLate(SpillDown):
     pass
 
 

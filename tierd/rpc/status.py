@@ -32,6 +32,7 @@ STATUS: dict[type[errors.TierdError], grpc.StatusCode] = {
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.SpillError: grpc.StatusCode.UNAVAILABLE,
     errors.SpillDown: grpc.StatusCode.UNAVAILABLE,
+    errors.SpillLate: grpc.StatusCode.UNAVAILABLE,
     errors.SpillFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.SpillRefused: grpc.StatusCode.UNAVAILABLE,
     errors.BlockVanished: grpc.StatusCode.NOT_FOUND,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
-from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull, SpillRefused
+from tierd.core.errors import BlockDamaged, BlockVanished, SpillDown, SpillFull, SpillLate, SpillRefused
 from tierd.core.messages import Record, Tier
 from tierd.ports import ArenaStore, SpillHealth, SpillStore, StoredBlock
 from tierd_client.format import U8Array
@@ -193,7 +193,7 @@ class FaultySpillStore(SpillStore):
         if fault is Fault.REFUSED:
             raise SpillRefused("injected: refused")
         if fault is Fault.DELAY and not self.resume.wait(deadline_s):
-            raise SpillDown("injected: no answer within the deadline")
+            raise SpillLate("injected: no answer within the deadline")
         return fault
 
 

@@ -160,6 +160,25 @@ def test_a_probe_that_hangs_ends_by_its_deadline() -> None:
     watched(body)
 
 
+def test_a_server_that_answers_moves_is_not_down_for_a_late_probe() -> None:
+    """A slow server stays up for as long as moves succeed, however late its answers to probes; then it is down."""
+
+    async def body(bench: Bench) -> None:
+        await bench.until(lambda: bench.watch.is_up)
+        bench.switch.operations, bench.switch.fault = {Operation.PROBE}, Fault.DELAY
+        ends_at, number = asyncio.get_running_loop().time() + 3 * spill_watch.PROBE_DEADLINE_S, 0
+        while asyncio.get_running_loop().time() < ends_at:
+            number += 1
+            bench.mover.submit([move(number, Tier.HOST, Tier.SPILL, data=block(0))])
+            assert (await bench.results.of(number))[number].ok
+            await asyncio.sleep(0.02)
+        assert bench.changes == [True]
+        await bench.until(lambda: not bench.watch.is_up)
+        bench.store.resume.set()
+
+    watched(body)
+
+
 def test_a_flushed_server_is_told_to_the_engine() -> None:
     """A server whose marker is gone stays up, and the engine forgets what it believed to be there."""
 
