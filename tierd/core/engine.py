@@ -156,11 +156,8 @@ class Engine:
         return HANDLERS[type(command)](state, command)
 
     def finish(self) -> list[m.Effect]:
-        """The rest of the command, which nobody's reply depends on, and what it leads to."""
+        """What the command leads to, on which nobody's reply depends."""
         state = self.state
-        rest, state.rest = state.rest, []
-        for work in rest:
-            work()
         storing.settle(state)
         state.settle_ages()
         state.gaps.tick(state.clock.step)

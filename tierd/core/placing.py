@@ -4,7 +4,6 @@ which nothing but the identity is known."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, repeat
 
 import numpy as np
@@ -265,7 +264,7 @@ def commit(state: State, command: Commit) -> Outcomes:
     places, rows = places[kept], rows[kept]
     tier.counters.stored += len(rows)
     state.publish(tier, rows, ordered=False)
-    state.rest.append(partial(account, state, sequence, rows))
+    account(state, sequence, rows)
     outcomes = np.full(len(command.ids), Committed.STALE.value, np.int8)
     outcomes[places] = Committed.COMMITTED
     return Outcomes(outcomes)

@@ -6,7 +6,6 @@ catalog and ghosts, the copies of each tier, the order of victims, the links of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -126,8 +125,6 @@ class State:
         self.reports: dict[int, Report] = {}
         self.reports_step = -1
         self.effects: list[Effect] = []
-        self.rest: list[Callable[[], object]] = []
-        """What the command in hand leaves for after its reply: statistics, and the order of victims."""
         self.outage = Outage(settings.spill_grace_s, tables.catalog.words)
         self.spill_attached = settings.spill_attached
         self.storing = Storing(

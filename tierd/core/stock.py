@@ -9,7 +9,6 @@ nothing is bounded, so that a stock starves nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -157,7 +156,7 @@ def store(state: State, command: Store) -> StoreReply:
         _grant(state, session, tier, command, stored, rows[stored])
     elif len(stored):
         _publish(state, session, tier, command, stored, rows[stored])
-        state.rest.append(partial(account, state, sequence, rows[stored]))
+        account(state, sequence, rows[stored])
     return StoreReply(outcomes)
 
 
